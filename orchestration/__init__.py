@@ -1,0 +1,1 @@
+"""How a turn moves: decide the next step, perform it, keep what came of it."""

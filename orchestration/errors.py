@@ -1,0 +1,74 @@
+"""Errors, by what the caller does about them.
+
+PerdureError
+├── ModelError          one attempt failed: `error` is looked up in the table of remedies
+├── CallInterrupted     the attempt was stopped on request: end the turn
+├── UnknownTool         the agent names a tool that is not here: refuse, or hand the turn to another worker
+└── ConfigError         a setting is wrong: say so, write nothing
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from persistence.records.usage import Usage
+
+
+class ErrorClass(StrEnum):
+    """What went wrong with one attempt of a model request. The remedy for each is in `remedies`."""
+
+    AUTH = "auth"
+    BILLING = "billing"
+    RATE_LIMIT = "rate_limit"
+    OVERLOADED = "overloaded"
+    SERVER_ERROR = "server_error"
+    CONNECT = "connect"
+    TIMEOUT = "timeout"
+    TLS = "tls"
+    MALFORMED_STREAM = "malformed_stream"
+    CONTEXT_OVERFLOW = "context_overflow"
+    PAYLOAD_TOO_LARGE = "payload_too_large"
+    MODEL_NOT_FOUND = "model_not_found"
+    CONTENT_POLICY = "content_policy"
+    REFUSAL = "refusal"
+    FORMAT_ERROR = "format_error"
+    EMPTY = "empty"
+    TRUNCATED = "truncated"
+    UNKNOWN = "unknown"
+
+
+class PerdureError(Exception):
+    """Something that a caller of Perdure can act on; its text is one sentence for a person."""
+
+
+class ModelError(PerdureError):
+    """One attempt of a model request failed. `retry_after_s` is the wait that the provider asked for, in seconds."""
+
+    def __init__(
+        self,
+        error: ErrorClass,
+        message: str,
+        *,
+        retry_after_s: float | None = None,
+        status: int | None = None,
+        request_id: str | None = None,
+        usage: Usage | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.error = error
+        self.retry_after_s = retry_after_s
+        self.status = status
+        self.request_id = request_id
+        self.usage = usage
+
+
+class CallInterrupted(PerdureError):
+    """The model call was stopped because the turn was interrupted or lost; nothing of it is kept."""
+
+
+class UnknownTool(PerdureError):
+    """No tool of that name is here."""
+
+
+class ConfigError(PerdureError):
+    """The configuration cannot be used; the sentence says where and what to do."""

@@ -1,0 +1,160 @@
+"""What a turn needs from outside, as protocols and plain values. Adapters and workers fill them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import UUID
+
+from persistence.records.message import Block, Call, Message, Result
+from persistence.records.usage import Usage
+
+
+class Effect(StrEnum):
+    """What a tool says of itself: changes nothing, may run twice, or must not run twice."""
+
+    READS = "reads"
+    REPEATABLE = "repeatable"
+    ONCE = "once"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool as the model and the loop see it. `parameters` is a JSON schema of type object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    effect: Effect = Effect.ONCE
+    is_parallel: bool = False
+    timeout_s: float = 60.0
+
+
+class Finish(StrEnum):
+    """Why the model stopped, whatever its provider calls it."""
+
+    STOP = "stop"
+    TOOL_CALLS = "tool_calls"
+    LENGTH = "length"
+    REFUSAL = "refusal"
+    PAUSE = "pause"
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimits:
+    """Limits of one model call, in seconds; `idle_s` is between real tokens, keep-alives do not count."""
+
+    connect_s: float = 10.0
+    first_token_s: float = 120.0
+    idle_s: float = 120.0
+    call_s: float = 1200.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One request in neutral words. It is built anew for its provider at every attempt."""
+
+    model: str
+    system: str
+    messages: Sequence[Message]
+    tools: Sequence[ToolSpec] = ()
+    may_call_tools: bool = True
+    max_output_tokens: int | None = None
+    limits: TimeLimits = TimeLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole answer: its end marker was seen."""
+
+    content: tuple[Block, ...]
+    finish: Finish
+    usage: Usage | None
+    model: str
+    request_id: str | None = None
+
+
+class StopSignal(Protocol):
+    """A request to stop that a thread can poll, wait for, or be called back by (from another thread, at once)."""
+
+    def is_set(self) -> bool: ...
+
+    def wait(self, timeout_s: float) -> bool: ...
+
+    def on_set(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` when the stop comes (now, if it came); returns what unregisters it."""
+        ...
+
+
+class ModelClient(Protocol):
+    """One provider. `name` is its name in the configuration and the issuer of its provider-bound blocks."""
+
+    @property
+    def name(self) -> str: ...
+
+    def reply(self, request: ModelRequest, *, stop: StopSignal, on_text: Callable[[str], None]) -> Reply:
+        """Make exactly one attempt.
+
+        Raises ModelError when no whole answer came, CallInterrupted when `stop` was set meanwhile (the socket is closed).
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What a tool may know about its call. Never shown to the model."""
+
+    turn_id: UUID
+    session_id: UUID
+    call_id: str
+    workspace: Path
+    interrupted: threading.Event
+    progress: Callable[[str], None] = field(default=lambda text: None)
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt of this call."""
+        return f"{self.turn_id}:{self.call_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class CallRun:
+    """How one call went: the result for the model, and how long it took (None where it never ran)."""
+
+    result: Result
+    duration_s: float | None = None
+
+
+class Toolbox(Protocol):
+    """The tools that an agent names."""
+
+    def specs(self, names: Sequence[str]) -> tuple[ToolSpec, ...]:
+        """The tools behind `names` (toolset, module or module:function), in order. Raises UnknownTool."""
+        ...
+
+    def check(self, names: Sequence[str], call: Call) -> str | None:
+        """Why `call` cannot run (unknown tool, arguments that do not fit), as a sentence for the model; None if it can."""
+        ...
+
+    def run(
+        self,
+        names: Sequence[str],
+        calls: Sequence[Call],
+        *,
+        context: Callable[[Call], ToolContext],
+        stop: StopSignal,
+        threads: int,
+        timeout_s: float | None,
+        result_chars: int,
+    ) -> list[CallRun]:
+        """Run `calls` and return their results in call order, one for each, whatever happens.
+
+        Neighbours that are parallel run side by side on up to `threads` threads, the others in order. When `stop`
+        comes, no further call starts (`not_run`), the running ones are told and given a short time, then left behind
+        (`interrupted`; `unknown` for an effect of `once`). A call past its limit is `timed_out`, for `once` `unknown`.
+        """
+        ...

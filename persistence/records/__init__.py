@@ -1,0 +1,1 @@
+"""The values that are stored: frozen, comparable, standard library only."""
