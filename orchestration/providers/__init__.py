@@ -1,0 +1,1 @@
+"""The model clients: one adapter for each wire protocol, and what they share."""

@@ -1,0 +1,81 @@
+"""What the configuration says of a provider, of a price and of a model's limits, as plain values.
+
+A key stays a reference ("env:NAME") until a request is about to be made, so that no stored, logged or printed
+value ever holds one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+from orchestration.errors import ConfigError
+
+ENV_REFERENCE = "env:"
+
+
+class Api(StrEnum):
+    """The wire protocol that a provider speaks."""
+
+    OPENAI_CHAT = "openai-chat"
+    OPENAI_RESPONSES = "openai-responses"
+    ANTHROPIC = "anthropic"
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderSettings:
+    """One `[providers.NAME]`.
+
+    `base_url` None is the public address of the protocol's own company. `api_keys` may be empty: many local servers
+    want none. What could hold a secret is left out of the repr.
+    """
+
+    name: str
+    api: Api
+    base_url: str | None = field(default=None, repr=False)
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    quota_group: str | None = None
+    extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+
+    def keys(self, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+        """The keys themselves, in order, read from the environment now. Keep them no longer than the client.
+
+        Raises ConfigError when a variable that is referred to is unset or empty.
+        """
+        return tuple(self._resolve(key, environ) for key in self.api_keys)
+
+    def _resolve(self, key: str, environ: Mapping[str, str]) -> str:
+        if not key.startswith(ENV_REFERENCE):
+            return key
+        variable = key.removeprefix(ENV_REFERENCE)
+        value = environ.get(variable, "").strip()
+        if not value:
+            raise ConfigError(
+                f"The provider {self.name!r} takes its key from the environment variable {variable}, which is not set: "
+                f"set it for this process, or change api_keys of [providers.{self.name}]."
+            )
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Dollars for a million tokens of each kind. None: the price of that kind is not known (input's is used for caches)."""
+
+    input_usd: Decimal
+    output_usd: Decimal
+    cache_read_usd: Decimal | None = None
+    cache_write_usd: Decimal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """What a model can take and give, in tokens, where the configuration knows it."""
+
+    context_window: int | None = None
+    max_output_tokens: int | None = None
