@@ -1,0 +1,148 @@
+"""One pool of connections to Postgres, statements in autocommit, and the few words that callers need for its errors.
+
+Statements are SQL text with psycopg's `%(name)s` parameters, run through SQLAlchemy's pool: measured 3 to 10 times the
+ORM. No connection is held between two statements, so none is held while a model or a tool works.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import psycopg
+from sqlalchemy import Connection, create_engine
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import DBAPIError, TimeoutError as PoolTimeout
+
+from persistence.errors import DatabaseUnavailable, DatabaseUnfit
+
+Params = Mapping[str, Any]
+Row = Mapping[str, Any]
+T = TypeVar("T")
+
+MINIMUM_VERSION = 14
+_OPTIONS = (
+    "-c statement_timeout=30s -c lock_timeout=10s -c idle_in_transaction_session_timeout=30s -c timezone=UTC"
+)
+# Answers that say "not now": disk full, read-only, shutting down, a deadlock, a serialization failure.
+_TRY_AGAIN = ("08", "25006", "40", "53", "55P03", "57", "58")
+
+
+class Database:
+    """A pool for one process. Thread-safe; at most `connections` are open at once."""
+
+    def __init__(self, url: str, *, connections: int = 12, name: str = "perdure") -> None:
+        self.url = url
+        self._engine: Engine = create_engine(
+            url,
+            isolation_level="AUTOCOMMIT",
+            pool_size=connections,
+            max_overflow=0,
+            pool_timeout=30,
+            pool_use_lifo=True,
+            # One check-out is one statement: nothing to roll back, and a reset would be a second round trip.
+            pool_reset_on_return=None,
+            connect_args={
+                "connect_timeout": 5,
+                "application_name": name,
+                "options": _OPTIONS,
+                "prepare_threshold": 2,
+                "keepalives_idle": 10,
+                "keepalives_interval": 3,
+                "keepalives_count": 3,
+                "tcp_user_timeout": 15_000,
+            },
+        )
+
+    def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
+        """Run one statement and commit it; the rows it returns, as mappings.
+
+        Raises DatabaseUnavailable when Postgres is away or asks to try again: the outcome is then unknown.
+        """
+        with self._connection() as connection:
+            result = connection.exec_driver_sql(sql, dict(params or {}))
+            return result.mappings().all() if result.returns_rows else ()
+
+    def one_or_none(self, sql: str, params: Params | None = None) -> Row | None:
+        found = self.rows(sql, params)
+        return found[0] if found else None
+
+    def one(self, sql: str, params: Params | None = None) -> Row:
+        return self.rows(sql, params)[0]
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Several statements that commit together, for what happens once a turn, never in its loop."""
+        with self._connection() as connection:
+            connection.exec_driver_sql("BEGIN")
+            try:
+                yield Transaction(connection)
+            except BaseException:
+                connection.exec_driver_sql("ROLLBACK")
+                raise
+            connection.exec_driver_sql("COMMIT")
+
+    def check(self) -> None:
+        """Raises DatabaseUnavailable or DatabaseUnfit, each with a sentence that says what to do."""
+        version = int(self.one("SELECT current_setting('server_version_num')::int AS n")["n"]) // 10_000
+        if version < MINIMUM_VERSION:
+            raise DatabaseUnfit(
+                f"Postgres {version} is too old: Perdure needs {MINIMUM_VERSION} or newer; point PERDURE_DATABASE_URL to one"
+            )
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    @contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        try:
+            with self._engine.connect() as connection:
+                yield connection
+        except PoolTimeout as error:
+            raise DatabaseUnavailable("no connection to Postgres became free in 30 s") from error
+        except DBAPIError as error:
+            if is_transient(error.orig):
+                raise DatabaseUnavailable(f"Postgres cannot be used now: {_first_line(error.orig)}") from error
+            raise
+
+
+class Transaction:
+    """The statements between BEGIN and COMMIT."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
+        result = self._connection.exec_driver_sql(sql, dict(params or {}))
+        return result.mappings().all() if result.returns_rows else ()
+
+    def one_or_none(self, sql: str, params: Params | None = None) -> Row | None:
+        found = self.rows(sql, params)
+        return found[0] if found else None
+
+
+def is_transient(error: BaseException | None) -> bool:
+    """Whether waiting may cure it: the connection broke, or Postgres said so."""
+    if not isinstance(error, psycopg.Error):
+        return False
+    if error.sqlstate is None:
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return error.sqlstate.startswith(_TRY_AGAIN)
+
+
+def patiently(attempt: Callable[[], T], *, give_up: Callable[[], bool], pause_s: float = 0.2) -> T:
+    """Call `attempt` until Postgres takes it. `give_up` ends the patience: the last error is raised."""
+    while True:
+        try:
+            return attempt()
+        except DatabaseUnavailable:
+            if give_up():
+                raise
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, 2.0)
+
+
+def _first_line(error: BaseException | None) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,320 @@
+"""A turn, what a step leaves behind, and the one method that moves a turn on in memory: `Turn.after`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+from uuid import UUID
+
+from persistence.records.agent import AgentSettings
+from persistence.records.message import CallStatus, Message
+from persistence.records.usage import Usage
+
+
+class TurnStatus(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING = "waiting"
+    COMPLETED = "completed"
+    INCOMPLETE = "incomplete"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+
+    @property
+    def is_ending(self) -> bool:
+        return self not in (TurnStatus.QUEUED, TurnStatus.RUNNING, TurnStatus.WAITING)
+
+
+class ExitReason(StrEnum):
+    """Why a turn ended: a closed list, stored."""
+
+    FINAL_ANSWER = "final_answer"
+    BUDGET_EXHAUSTED = "budget_exhausted"
+    TOKEN_CAP = "token_cap"
+    COST_CAP = "cost_cap"
+    DEADLINE = "deadline"
+    OUTPUT_TRUNCATED = "output_truncated"
+    TOOL_LOOP = "tool_loop"
+    INTERRUPTED_BY_USER = "interrupted_by_user"
+    INTERRUPTED_BY_PARENT = "interrupted_by_parent"
+    BATCH_INTERRUPTED = "batch_interrupted"
+    PROVIDER_FAILED = "provider_failed"
+    RATE_LIMITED = "rate_limited"
+    REFUSED = "refused"
+    EMPTY_RESPONSE = "empty_response"
+    INVALID_TOOL_CALL = "invalid_tool_call"
+    TOOL_FAILING = "tool_failing"
+    CONTEXT_OVERFLOW = "context_overflow"
+    COMPRESSION_FAILED = "compression_failed"
+    OUTPUT_INVALID = "output_invalid"
+    CONFIG_ERROR = "config_error"
+    WORKER_LOST = "worker_lost"
+    WAIT_EXPIRED = "wait_expired"
+    INTERNAL_ERROR = "internal_error"
+
+    @property
+    def status(self) -> TurnStatus:
+        """The ending that this reason belongs to."""
+        return _STATUS.get(self, TurnStatus.FAILED)
+
+
+_STATUS = {
+    ExitReason.FINAL_ANSWER: TurnStatus.COMPLETED,
+    **dict.fromkeys(
+        (
+            ExitReason.BUDGET_EXHAUSTED,
+            ExitReason.TOKEN_CAP,
+            ExitReason.COST_CAP,
+            ExitReason.DEADLINE,
+            ExitReason.OUTPUT_TRUNCATED,
+            ExitReason.TOOL_LOOP,
+        ),
+        TurnStatus.INCOMPLETE,
+    ),
+    **dict.fromkeys(
+        (ExitReason.INTERRUPTED_BY_USER, ExitReason.INTERRUPTED_BY_PARENT, ExitReason.BATCH_INTERRUPTED),
+        TurnStatus.INTERRUPTED,
+    ),
+}
+
+# What a resume must raise before it can help.
+CAPS = {
+    ExitReason.BUDGET_EXHAUSTED: "iterations",
+    ExitReason.TOKEN_CAP: "tokens",
+    ExitReason.COST_CAP: "cost",
+}
+
+
+class WaitingFor(StrEnum):
+    """What continues a turn that no worker holds."""
+
+    APPROVAL = "approval"
+    ANSWER = "answer"
+    CALLER_TOOL = "caller_tool"
+    CHILDREN = "children"
+    TIME = "time"
+    RETRY = "retry"
+    PROVIDER_BATCH = "provider_batch"
+    WINDOW = "window"
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """The durable numbers that `decide` reads beside the history; written whole by every checkpoint.
+
+    `attempts` counts failed attempts at the model in use since its last answer, `last_error` is the class of the newest
+    one. `remedies` counts the rarer recoveries by name, so that each stays bounded over a crash.
+    """
+
+    iterations_used: int = 0
+    grace_used: bool = False
+    attempts: int = 0
+    last_error: str | None = None
+    retry_after_s: float | None = None
+    model_index: int = 0
+    remedies: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    crash_streak: int = 0
+    is_suspect: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CallState:
+    """A call of the newest assistant message, as `tool_calls` has it. `result` is that of a call whose siblings still run."""
+
+    call_id: str
+    n: int
+    name: str
+    effect: str
+    status: CallStatus
+    started_token: int | None = None
+    result: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedCall:
+    """How a call ended. `result` is given where no message carries it yet."""
+
+    call_id: str
+    status: CallStatus
+    duration_s: float | None = None
+    result: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """One attempt of one model request, for the record. `error` is None for an answer, `usage` None when unknown."""
+
+    provider: str
+    model: str
+    iteration: int
+    latency_s: float
+    error: str | None = None
+    usage: Usage | None = None
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A fact that clients read by cursor. The payload holds no text of users, models or tools."""
+
+    type: str
+    payload: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The end of a turn: its reason, its output, and for a failure one sentence for a person."""
+
+    exit_reason: ExitReason
+    output_text: str = ""
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Give the worker up until `waiting_for` happens, or `resume_in_s` seconds have passed."""
+
+    waiting_for: WaitingFor
+    resume_in_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step leaves behind, to be stored by one statement. Messages carry seq 0: the statement draws it.
+
+    At most one of `ending`, `wait` and `hands_back` is set. `rests` alone means that nothing is to be stored: a backoff
+    has been sat out.
+    """
+
+    counters: Counters
+    messages: tuple[Message, ...] = ()
+    opened: tuple[CallState, ...] = ()
+    started: tuple[str, ...] = ()
+    closed: tuple[ClosedCall, ...] = ()
+    model_call: ModelCall | None = None
+    events: tuple[Event, ...] = ()
+    takes_inbox: bool = False
+    rests: bool = False
+    ending: Ending | None = None
+    wait: Wait | None = None
+    hands_back: bool = False
+
+    @property
+    def leaves(self) -> bool:
+        """Whether the worker stops carrying the turn."""
+        return self.ending is not None or self.wait is not None or self.hands_back
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a checkpoint learned from the row that it wrote."""
+
+    position: int
+    last_seq: int
+    inbox_n: int
+    is_interrupted: bool
+    is_slice_over: bool
+    taken: tuple[Message, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn as its owner holds it: the row, the history that the model sees, and the calls that still need an answer."""
+
+    id: UUID
+    session_id: UUID
+    tenant_id: UUID
+    agent: AgentSettings
+    system_prompt: str
+    status: TurnStatus
+    exit_reason: ExitReason | None
+    fencing_token: int
+    position: int
+    counters: Counters
+    iterations_max: int
+    max_tokens_total: int | None
+    max_cost_usd: float | None
+    usage: Usage
+    last_seq: int
+    inbox_n: int
+    inbox_read: int
+    resumes: int
+    is_interrupted: bool
+    is_slice_over: bool
+    deadline: datetime | None
+    is_past_deadline: bool
+    messages: tuple[Message, ...]
+    calls: tuple[CallState, ...]
+    has_rested: bool = False
+    crash_count: int = 0
+
+    @property
+    def is_ours_to_move(self) -> bool:
+        return self.status is TurnStatus.RUNNING
+
+    @property
+    def iteration(self) -> int:
+        """The number of the newest iteration of this turn, 0 before the first answer."""
+        newest = self.last_message
+        return newest.iteration if newest is not None and newest.turn_id == self.id else 0
+
+    @property
+    def last_message(self) -> Message | None:
+        return self.messages[-1] if self.messages else None
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the inbox holds something that the turn has not read."""
+        return self.inbox_n > self.inbox_read
+
+    def after(self, outcome: Outcome, news: News) -> Turn:
+        """The turn once `outcome` is stored."""
+        first = news.last_seq - len(news.taken) - len(outcome.messages) + 1
+        stored = tuple(replace(m, seq=first + n) for n, m in enumerate(outcome.messages))
+        status, exit_reason = self.status, self.exit_reason
+        if outcome.ending is not None:
+            status, exit_reason = outcome.ending.exit_reason.status, outcome.ending.exit_reason
+        elif outcome.wait is not None:
+            status = TurnStatus.WAITING
+        elif outcome.hands_back:
+            status = TurnStatus.QUEUED
+        used = outcome.model_call.usage if outcome.model_call and outcome.model_call.usage else Usage()
+        return replace(
+            self,
+            status=status,
+            exit_reason=exit_reason,
+            position=news.position,
+            counters=outcome.counters,
+            usage=self.usage + used,
+            last_seq=news.last_seq,
+            inbox_n=news.inbox_n,
+            inbox_read=news.inbox_n if outcome.takes_inbox else self.inbox_read,
+            is_interrupted=news.is_interrupted or self.is_interrupted,
+            is_slice_over=news.is_slice_over,
+            messages=(*self.messages, *stored, *news.taken),
+            calls=self._calls_after(outcome),
+            has_rested=False,
+        )
+
+    def rested(self) -> Turn:
+        """The turn after a backoff, which leaves nothing to store."""
+        return replace(self, has_rested=True)
+
+    def _calls_after(self, outcome: Outcome) -> tuple[CallState, ...]:
+        if outcome.opened:
+            return outcome.opened
+        if any(m.role == "tool" for m in outcome.messages):
+            return ()
+        closed = {c.call_id: c for c in outcome.closed}
+        return tuple(
+            replace(c, status=closed[c.call_id].status, result=closed[c.call_id].result)
+            if c.call_id in closed
+            else replace(c, status=CallStatus.STARTED, started_token=self.fencing_token)
+            if c.call_id in outcome.started
+            else c
+            for c in self.calls
+        )
