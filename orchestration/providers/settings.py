@@ -65,7 +65,7 @@ class ProviderSettings:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Dollars for a million tokens of each kind. None: the price of that kind is not known (input's is used for caches)."""
+    """Dollars for a million tokens of each kind. None: what that kind costs is not known."""
 
     input_usd: Decimal
     output_usd: Decimal
