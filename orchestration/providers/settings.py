@@ -65,12 +65,12 @@ class ProviderSettings:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Dollars for a million tokens of each kind. None: what that kind costs is not known."""
+    """What a model costs, by kind of token. None: what that kind costs is not known."""
 
-    input_usd: Decimal
-    output_usd: Decimal
-    cache_read_usd: Decimal | None = None
-    cache_write_usd: Decimal | None = None
+    input_usd_per_million: Decimal
+    output_usd_per_million: Decimal
+    cache_read_usd_per_million: Decimal | None = None
+    cache_write_usd_per_million: Decimal | None = None
 
 
 @dataclass(frozen=True, slots=True)
