@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import UUID
 
-from persistence.records.message import Block, Call, Message, Result
+from persistence.records.message import Block, Call, Effect, Message, Result
 from persistence.records.usage import Usage
-
-
-class Effect(StrEnum):
-    """What a tool says of itself: changes nothing, may run twice, or must not run twice."""
-
-    READS = "reads"
-    REPEATABLE = "repeatable"
-    ONCE = "once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +96,10 @@ class ModelClient(Protocol):
         ...
 
 
+def _nobody_listens(_text: str) -> None:
+    """Progress has no reader."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """What a tool may know about its call. Never shown to the model."""
@@ -113,7 +109,7 @@ class ToolContext:
     call_id: str
     workspace: Path
     interrupted: threading.Event
-    progress: Callable[[str], None] = field(default=lambda text: None)
+    progress: Callable[[str], None] = _nobody_listens
 
     @property
     def idempotency_key(self) -> str:

@@ -7,14 +7,15 @@ ORM. No connection is held between two statements, so none is held while a model
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import psycopg
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.engine import Engine
-from sqlalchemy.exc import DBAPIError, TimeoutError as PoolTimeout
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from persistence.errors import DatabaseUnavailable, DatabaseUnfit
 
@@ -23,9 +24,7 @@ Row = Mapping[str, Any]
 T = TypeVar("T")
 
 MINIMUM_VERSION = 14
-_OPTIONS = (
-    "-c statement_timeout=30s -c lock_timeout=10s -c idle_in_transaction_session_timeout=30s -c timezone=UTC"
-)
+_OPTIONS = "-c statement_timeout=30s -c lock_timeout=10s -c idle_in_transaction_session_timeout=30s -c timezone=UTC"
 # Answers that say "not now": disk full, read-only, shutting down, a deadlock, a serialization failure.
 _TRY_AGAIN = ("08", "25006", "40", "53", "55P03", "57", "58")
 
@@ -62,8 +61,7 @@ class Database:
         Raises DatabaseUnavailable when Postgres is away or asks to try again: the outcome is then unknown.
         """
         with self._connection() as connection:
-            result = connection.exec_driver_sql(sql, dict(params or {}))
-            return result.mappings().all() if result.returns_rows else ()
+            return _run(connection, sql, params)
 
     def one_or_none(self, sql: str, params: Params | None = None) -> Row | None:
         found = self.rows(sql, params)
@@ -73,7 +71,7 @@ class Database:
         return self.rows(sql, params)[0]
 
     @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self) -> Generator[Transaction, None, None]:
         """Several statements that commit together, for what happens once a turn, never in its loop."""
         with self._connection() as connection:
             connection.exec_driver_sql("BEGIN")
@@ -96,7 +94,7 @@ class Database:
         self._engine.dispose()
 
     @contextmanager
-    def _connection(self) -> Iterator[Connection]:
+    def _connection(self) -> Generator[Connection, None, None]:
         try:
             with self._engine.connect() as connection:
                 yield connection
@@ -115,12 +113,16 @@ class Transaction:
         self._connection = connection
 
     def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
-        result = self._connection.exec_driver_sql(sql, dict(params or {}))
-        return result.mappings().all() if result.returns_rows else ()
+        return _run(self._connection, sql, params)
 
     def one_or_none(self, sql: str, params: Params | None = None) -> Row | None:
         found = self.rows(sql, params)
         return found[0] if found else None
+
+
+def _run(connection: Connection, sql: str, params: Params | None) -> Sequence[Row]:
+    result = connection.exec_driver_sql(sql, dict(params or {}))
+    return cast("Sequence[Row]", result.mappings().all()) if result.returns_rows else ()
 
 
 def is_transient(error: BaseException | None) -> bool:

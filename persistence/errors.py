@@ -1,14 +1,14 @@
 """What the store refuses, by what the caller does about it.
 
-    StoreError
-    ├── LeaseHeld           the turn is not ours to take: leave quietly
-    ├── LeaseLost           somebody else owns the turn now: stop, write nothing
-    ├── InboxGrew           something arrived for the turn that the outcome did not know of: decide again
-    ├── DatabaseUnavailable no answer, or one that says try again: the statement may or may not have been committed
-    ├── DatabaseUnfit       the server is too old, or its schema is not ours: say so and stop
-    ├── NotFound            no such turn or session
-    └── Refused             the request makes no sense now; the sentence says why and what to do
-        └── DuplicateTurn   the idempotency key was used for another request
+StoreError
+├── LeaseHeld           the turn is not ours to take: leave quietly
+├── LeaseLost           somebody else owns the turn now: stop, write nothing
+├── InboxGrew           something arrived for the turn that the outcome did not know of: decide again
+├── DatabaseUnavailable no answer, or one that says try again: the statement may or may not have been committed
+├── DatabaseUnfit       the server is too old, or its schema is not ours: say so and stop
+├── NotFound            no such turn or session
+└── Refused             the request makes no sense now; the sentence says why and what to do
+    └── DuplicateTurn   the idempotency key was used for another request
 """
 
 from __future__ import annotations

@@ -167,7 +167,14 @@ turns = Table(
     CheckConstraint("(status = 'waiting') = (waiting_for IS NOT NULL)", name="turns_waiting_means_for_something"),
     # The reaper's: never on the lease's time, which changes all the while and would make every update a cold one.
     Index("turns_running", "id", postgresql_where=text("status = 'running'")),
-    Index("turns_queued", "queue", "priority", "created_at", postgresql_where=text("status = 'queued'")),
+    Index(
+        "turns_queued",
+        "queue",
+        "tenant_id",
+        text("priority DESC"),
+        "created_at",
+        postgresql_where=text("status = 'queued'"),
+    ),
     Index("turns_due", "resume_at", postgresql_where=text("status = 'waiting'")),
     Index(
         "turns_one_live_per_session",
@@ -236,6 +243,7 @@ tool_calls = Table(
     Column("n", Integer, nullable=False, comment="place among the calls of its message"),
     Column("name", Text, nullable=False),
     Column("effect", Text, nullable=False),
+    Column("is_parallel", Boolean, nullable=False),
     Column("status", Text, nullable=False),
     Column("started_token", BigInteger, comment="fencing token of the owner that marked it started"),
     Column("duration_s", Float),

@@ -48,6 +48,7 @@ class AgentSettings:
     idle_s: float = 120.0
     call_s: float = 1200.0
     retry_in_place_s: float = 30.0
+    retry_base_s: float = 1.0
     max_crashes: int = 3
     grace: Grace = Grace.ANSWER
     tool_threads: int = 8
@@ -64,7 +65,7 @@ class AgentSettings:
     def from_json(cls, data: dict[str, Any]) -> AgentSettings:
         """The settings that `to_json` wrote; fields of a newer version are left out."""
         known = {f.name for f in fields(cls)}
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known}
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known}
         values["grace"] = Grace(values.get("grace", Grace.ANSWER))
         values["on_busy"] = OnBusy(values.get("on_busy", OnBusy.QUEUE))
         return cls(**values)

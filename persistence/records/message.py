@@ -31,6 +31,14 @@ class Origin(StrEnum):
     NOTICE = "notice"
 
 
+class Effect(StrEnum):
+    """What a tool says of itself: changes nothing, may run twice, or must not run twice."""
+
+    READS = "reads"
+    REPEATABLE = "repeatable"
+    ONCE = "once"
+
+
 class CallStatus(StrEnum):
     """Where a tool call stands. `open` and `started` are the only ones without an answer."""
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
 from persistence.records.agent import AgentSettings
-from persistence.records.message import CallStatus, Message
+from persistence.records.message import CallStatus, Effect, Message
 from persistence.records.usage import Usage
 
 
@@ -128,10 +127,15 @@ class CallState:
     call_id: str
     n: int
     name: str
-    effect: str
+    effect: Effect
+    is_parallel: bool
     status: CallStatus
     started_token: int | None = None
     result: str | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        return self.status not in (CallStatus.OPEN, CallStatus.STARTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +222,7 @@ class News:
     inbox_n: int
     is_interrupted: bool
     is_slice_over: bool
+    is_past_deadline: bool
     taken: tuple[Message, ...] = ()
 
 
@@ -245,11 +250,11 @@ class Turn:
     resumes: int
     is_interrupted: bool
     is_slice_over: bool
-    deadline: datetime | None
     is_past_deadline: bool
     messages: tuple[Message, ...]
     calls: tuple[CallState, ...]
     has_rested: bool = False
+    claimed_position: int = 0
     crash_count: int = 0
 
     @property
@@ -295,6 +300,7 @@ class Turn:
             inbox_read=news.inbox_n if outcome.takes_inbox else self.inbox_read,
             is_interrupted=news.is_interrupted or self.is_interrupted,
             is_slice_over=news.is_slice_over,
+            is_past_deadline=news.is_past_deadline,
             messages=(*self.messages, *stored, *news.taken),
             calls=self._calls_after(outcome),
             has_rested=False,

@@ -125,7 +125,7 @@ CREATE INDEX turns_due ON turns (resume_at) WHERE status = 'waiting';
 CREATE INDEX turns_newest ON turns (created_at);
 CREATE INDEX turns_of_session ON turns (session_id, created_at);
 CREATE UNIQUE INDEX turns_one_live_per_session ON turns (session_id) WHERE started_at IS NOT NULL AND exit_reason IS NULL;
-CREATE INDEX turns_queued ON turns (queue, priority, created_at) WHERE status = 'queued';
+CREATE INDEX turns_queued ON turns (queue, tenant_id, priority DESC, created_at) WHERE status = 'queued';
 CREATE INDEX turns_running ON turns (id) WHERE status = 'running';
 CREATE TABLE inbox (
     turn_id UUID NOT NULL,
@@ -172,6 +172,7 @@ CREATE TABLE tool_calls (
     n INTEGER NOT NULL,
     name TEXT NOT NULL,
     effect TEXT NOT NULL,
+    is_parallel BOOLEAN NOT NULL,
     status TEXT NOT NULL,
     started_token BIGINT,
     duration_s FLOAT,

@@ -1,0 +1,257 @@
+"""What became of a model call or of tool calls, as the outcome to store. Pure: no effect happens here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TypeAlias
+
+from orchestration import history
+from orchestration.budget import IterationBudget
+from orchestration.decide import budget_sentence
+from orchestration.errors import ErrorClass, ModelError
+from orchestration.ports import Finish, Reply, ToolSpec
+from persistence.records.agent import Grace
+from persistence.records.message import Block, Call, CallStatus, Effect, Message, Origin, Result, Role, Text
+from persistence.records.turn import (
+    CallState,
+    ClosedCall,
+    Counters,
+    Ending,
+    Event,
+    ExitReason,
+    ModelCall,
+    Outcome,
+    Turn,
+)
+
+UNKNOWN = CallStatus.UNKNOWN
+
+Check: TypeAlias = Callable[[Call], "str | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The result of one call, and how long it ran (None where it did not)."""
+
+    result: Result
+    duration_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt of the request for the turn's next iteration."""
+
+    turn: Turn
+    provider: str
+    model: str
+    is_grace: bool
+
+    @property
+    def iteration(self) -> int:
+        return self.turn.iteration + 1
+
+    def answered(self, reply: Reply, latency_s: float, specs: Mapping[str, ToolSpec], check: Check) -> Outcome:
+        """A whole reply: an answer to keep, or one that must not be acted on (a failed attempt)."""
+        error = _unusable(reply)
+        if error is not None:
+            usable = ModelError(error, f"the reply is {error}", usage=reply.usage, request_id=reply.request_id)
+            return self.failed(usable, latency_s)
+        content = history.with_unique_ids(reply.content, self.turn.messages)
+        message = Message(0, self.turn.id, self.iteration, Role.ASSISTANT, Origin.MODEL, content)
+        opened = _open(message.calls, specs, check)
+        counters = self._counters_after(opened)
+        call = ModelCall(
+            self.provider, reply.model or self.model, self.iteration, latency_s, None, reply.usage, reply.request_id
+        )
+        answer = Outcome(
+            counters, messages=(message,), opened=opened, model_call=call, events=(self._event(call, opened),)
+        )
+        return self._ended_by(answer, message, reply.finish)
+
+    def failed(self, error: ModelError, latency_s: float) -> Outcome:
+        """An attempt without an answer. What it is good for next, the table of remedies says."""
+        counters = replace(
+            self.turn.counters,
+            attempts=self.turn.counters.attempts + 1,
+            last_error=error.error.value,
+            retry_after_s=error.retry_after_s,
+        )
+        call = ModelCall(
+            self.provider, self.model, self.iteration, latency_s, error.error.value, error.usage, error.request_id
+        )
+        told = Event(
+            "model.failed",
+            {
+                "provider": self.provider,
+                "model": self.model,
+                "error": error.error.value,
+                "status": error.status,
+                "attempt": counters.attempts,
+            },
+        )
+        return Outcome(counters, model_call=call, events=(told,))
+
+    def interrupted(self, latency_s: float) -> Outcome:
+        """The call was stopped on request; what it cost is not known."""
+        call = ModelCall(self.provider, self.model, self.iteration, latency_s, error="interrupted")
+        return Outcome(self.turn.counters, model_call=call)
+
+    def _counters_after(self, opened: Sequence[CallState]) -> Counters:
+        counters = self.turn.counters
+        remedies = dict(counters.remedies)
+        all_refused = bool(opened) and all(c.is_answered for c in opened)
+        remedies["invalid_iterations"] = remedies.get("invalid_iterations", 0) + 1 if all_refused else 0
+        remedies.pop("unfit_workers", None)
+        if self.is_grace:
+            remedies["grace_answered"] = 1
+        budget = IterationBudget.of(self.turn).consume()
+        return replace(
+            counters,
+            iterations_used=counters.iterations_used if budget is None else budget.used,
+            attempts=0,
+            last_error=None,
+            retry_after_s=None,
+            remedies=_frozen(remedies),
+            crash_streak=counters.crash_streak if counters.is_suspect else 0,
+        )
+
+    def _event(self, call: ModelCall, opened: Sequence[CallState]) -> Event:
+        usage = call.usage
+        return Event(
+            "model.answered",
+            {
+                "iteration": self.iteration,
+                "model": f"{self.provider}:{call.model}",
+                "tools": [c.name for c in opened],
+                "input_tokens": usage.input_tokens if usage else None,
+                "output_tokens": usage.output_tokens if usage else None,
+                "latency_s": round(call.latency_s, 3),
+            },
+        )
+
+    def _ended_by(self, answer: Outcome, message: Message, finish: Finish) -> Outcome:
+        """The answer together with its ending, where it is the last word whatever it says."""
+        after = replace(self.turn, messages=(*self.turn.messages, message), counters=answer.counters)
+        if self.is_grace and (self.turn.agent.grace is Grace.ANSWER or not message.calls):
+            ending = Ending(ExitReason.BUDGET_EXHAUSTED, output_text=budget_sentence(after))
+        elif finish is Finish.LENGTH and not message.calls:
+            ending = Ending(ExitReason.OUTPUT_TRUNCATED, message.text, "The answer was cut at the output limit.")
+        else:
+            return answer
+        messages = answer.messages
+        if message.calls:
+            not_run = tuple(Result(c.id, history.NOT_RUN_BUDGET, CallStatus.NOT_RUN) for c in message.calls)
+            messages = (message, replace(message, role=Role.TOOL, origin=Origin.TOOL, content=not_run))
+        opened = tuple(replace(c, status=CallStatus.NOT_RUN, result=None) for c in answer.opened)
+        return replace(answer, messages=messages, opened=opened, events=(*answer.events, ended(ending)), ending=ending)
+
+
+def tools_ran(turn: Turn, answered: Sequence[Answered], then_start: tuple[str, ...]) -> Outcome:
+    """The results of a group. When they are the last, all results become the message that answers the reply."""
+    told = tuple(_tool_ended(turn, a) for a in answered)
+    open_ids = {c.call_id for c in turn.calls if not c.is_answered}
+    if open_ids - {a.result.id for a in answered}:
+        closed = tuple(ClosedCall(a.result.id, a.result.status, a.duration_s, a.result.content) for a in answered)
+        started = tuple(tool_started(turn, call_id) for call_id in then_start)
+        return Outcome(turn.counters, started=then_start, closed=closed, events=(*told, *started))
+    results = [*history.kept_results(turn), *(a.result for a in answered)]
+    kept = tuple(ClosedCall(c.call_id, c.status) for c in turn.calls if c.is_answered)
+    closed = (*kept, *(ClosedCall(a.result.id, a.result.status, a.duration_s) for a in answered))
+    messages = (history.results_message(turn, results),)
+    counters = turn.counters
+    if all(r.status is not UNKNOWN for r in results):  # an iteration that left a doubt has not cleared its turn
+        counters = replace(counters, is_suspect=False, crash_streak=0)
+    return _with_grace(turn, Outcome(counters, messages=messages, closed=closed, events=told))
+
+
+def unfit_worker(turn: Turn, worker: str, why: str) -> Outcome:
+    """This worker lacks a provider or a tool of the agent; `why` is for the operator and names no secret."""
+    remedies = dict(turn.counters.remedies)
+    remedies["unfit_workers"] = remedies.get("unfit_workers", 0) + 1
+    counters = replace(turn.counters, last_error="unfit_worker", remedies=_frozen(remedies))
+    return Outcome(counters, events=(Event("model.failed", {"error": "unfit_worker", "worker": worker, "why": why}),))
+
+
+def rested(counters: Counters) -> Counters:
+    """The counters of a turn whose wait will be over when somebody claims it; attempts stay counted."""
+    return replace(counters, last_error=None, retry_after_s=None)
+
+
+def ended(ending: Ending) -> Event:
+    return Event("turn.ended", {"status": ending.exit_reason.status.value, "exit_reason": ending.exit_reason.value})
+
+
+def tool_started(turn: Turn, call_id: str) -> Event:
+    name = next(c.name for c in turn.calls if c.call_id == call_id)
+    return Event("tool.started", {"call_id": call_id, "name": name})
+
+
+def _tool_ended(turn: Turn, answered: Answered) -> Event:
+    call = next(c for c in turn.calls if c.call_id == answered.result.id)
+    took = None if answered.duration_s is None else round(answered.duration_s, 3)
+    payload = {"call_id": call.call_id, "name": call.name, "status": answered.result.status.value, "duration_s": took}
+    return Event("tool.ended", payload)
+
+
+def _with_grace(turn: Turn, outcome: Outcome) -> Outcome:
+    """The results checkpoint of the last iteration grants the grace call and tells the model so."""
+    counters, grace = outcome.counters, turn.agent.grace
+    if counters.iterations_used < turn.iterations_max or counters.grace_used or grace is Grace.OFF:
+        return outcome
+    text = history.GRACE_NOTICE if grace is Grace.ANSWER else history.GRACE_TOOLS_NOTICE
+    return replace(
+        outcome,
+        counters=replace(counters, grace_used=True),
+        messages=(*outcome.messages, history.notice(turn, text)),
+        events=(*outcome.events, Event("budget.grace")),
+    )
+
+
+def _open(calls: Sequence[Call], specs: Mapping[str, ToolSpec], check: Check) -> tuple[CallState, ...]:
+    """The calls of an answer. One that cannot run is answered at once, with the reason, and never started."""
+    opened: list[CallState] = []
+    for n, call in enumerate(calls):
+        refusal = check(call)
+        spec = specs.get(call.name)
+        opened.append(
+            CallState(
+                call_id=call.id,
+                n=n,
+                name=call.name,
+                effect=spec.effect if spec else Effect.READS,
+                is_parallel=spec.is_parallel if spec else True,
+                status=CallStatus.OPEN if refusal is None else CallStatus.FAILED,
+                result=refusal,
+            )
+        )
+    return tuple(opened)
+
+
+def _unusable(reply: Reply) -> ErrorClass | None:
+    """Why a whole reply is no answer: refused, cut in the middle of a call, or without a word and a call."""
+    calls = [b for b in reply.content if isinstance(b, Call)]
+    if reply.finish is Finish.REFUSAL:
+        return ErrorClass.REFUSAL
+    if reply.finish is Finish.LENGTH and any(not _is_whole(c) for c in calls):
+        return ErrorClass.TRUNCATED
+    if not calls and not _has_words(reply.content):
+        return ErrorClass.TRUNCATED if reply.finish is Finish.LENGTH else ErrorClass.EMPTY
+    return None
+
+
+def _has_words(content: Sequence[Block]) -> bool:
+    return any(isinstance(b, Text) and b.text.strip() for b in content)
+
+
+def _is_whole(call: Call) -> bool:
+    try:
+        return isinstance(json.loads(call.arguments), dict)
+    except ValueError:
+        return False
+
+
+def _frozen(remedies: dict[str, int]) -> MappingProxyType[str, int]:
+    return MappingProxyType({k: v for k, v in remedies.items() if v})

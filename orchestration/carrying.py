@@ -1,0 +1,121 @@
+"""The turns that this process carries: what its service threads must know of each, and what they tell it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from uuid import UUID
+
+from orchestration.steps import Signals
+from orchestration.stopping import Stop
+from persistence.leases import Held
+from persistence.records.turn import Turn
+
+
+class Carried:
+    """One turn in one thread of this process.
+
+    `stop` ends whatever the turn is doing: it was interrupted, or it is not ours any more. Times are of the local
+    monotonic clock: they measure how old a confirmation by Postgres is, never when a lease ends.
+    """
+
+    def __init__(self, turn: Turn, *, alone: bool = False) -> None:
+        self.stop = Stop()
+        self.alone = alone
+        self._lock = threading.Lock()
+        self._turn = turn
+        self._confirmed_at = time.monotonic()
+        self._step_ends_at: float | None = None
+        self._is_interrupted = False
+        self._is_lost = False
+        self._must_hand_back = False
+
+    @property
+    def turn(self) -> Turn:
+        return self._turn
+
+    @property
+    def held(self) -> Held:
+        return Held(self._turn.id, self._turn.fencing_token)
+
+    @property
+    def is_lost(self) -> bool:
+        return self._is_lost
+
+    @property
+    def signals(self) -> Signals:
+        """What `decide` should know. A turn that is alone in its process leaves once it is no suspect any more."""
+        leaves = self._must_hand_back or (self.alone and not self._turn.counters.is_suspect)
+        return Signals(is_interrupted=self._is_interrupted, must_hand_back=leaves)
+
+    @property
+    def is_inside_its_limit(self) -> bool:
+        """Whether the present step may still be alive: a hung one must not keep its lease."""
+        ends_at = self._step_ends_at
+        return ends_at is None or time.monotonic() < ends_at
+
+    def confirmed_since(self, age_s: float) -> bool:
+        """Whether Postgres confirmed our ownership within the last `age_s` seconds."""
+        return time.monotonic() - self._confirmed_at < age_s
+
+    def confirm(self, asked_at: float) -> None:
+        """Postgres confirmed a statement that was sent at `asked_at`."""
+        with self._lock:
+            self._confirmed_at = max(self._confirmed_at, asked_at)
+
+    def begin_step(self, limit_s: float | None) -> None:
+        self._step_ends_at = None if limit_s is None else time.monotonic() + limit_s
+
+    def move(self, turn: Turn) -> None:
+        self._turn = turn
+
+    def interrupt(self) -> None:
+        self._is_interrupted = True
+        self.stop.set()
+
+    def lose(self) -> None:
+        self._is_lost = True
+        self.stop.set()
+
+    def hand_back_soon(self) -> None:
+        """Let the present step end, then leave."""
+        self._must_hand_back = True
+
+
+class Registry:
+    """Every turn that the process carries just now. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._carried: dict[UUID, Carried] = {}
+        self._is_draining = False
+
+    def add(self, carried: Carried) -> None:
+        with self._lock:
+            self._carried[carried.turn.id] = carried
+            if self._is_draining:
+                carried.hand_back_soon()
+
+    def remove(self, carried: Carried) -> None:
+        with self._lock:
+            if self._carried.get(carried.turn.id) is carried:
+                del self._carried[carried.turn.id]
+
+    def all(self) -> list[Carried]:
+        with self._lock:
+            return list(self._carried.values())
+
+    def get(self, turn_id: UUID) -> Carried | None:
+        with self._lock:
+            return self._carried.get(turn_id)
+
+    @property
+    def is_draining(self) -> bool:
+        return self._is_draining
+
+    def drain(self) -> None:
+        """Take no more turns, and let every turn leave after its present step."""
+        with self._lock:
+            self._is_draining = True
+            for carried in self._carried.values():
+                carried.hand_back_soon()

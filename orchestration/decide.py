@@ -1,0 +1,171 @@
+"""The only place that says what happens next. Pure: the answer follows from the turn and the signals alone."""
+
+from __future__ import annotations
+
+from orchestration.errors import ErrorClass
+from orchestration.history import groups, in_doubt
+from orchestration.remedies import REMEDIES, wait_s
+from orchestration.steps import (
+    Backoff,
+    CallModel,
+    End,
+    GiveUpWorker,
+    HandBack,
+    RunTools,
+    Signals,
+    StartTools,
+    Step,
+    TakeInbox,
+)
+from persistence.records.agent import Grace
+from persistence.records.message import CallStatus, Effect, Role
+from persistence.records.turn import CallState, Ending, ExitReason, Turn, WaitingFor
+
+# Iterations in a row in which no call could be run, and hand-overs by workers that lack a tool or a provider.
+MAX_INVALID_ITERATIONS = 3
+MAX_UNFIT_WORKERS = 5
+
+
+def decide(turn: Turn, signals: Signals) -> Step:
+    """The next step of a running turn.
+
+    A stored final answer wins over everything: it is paid for and complete. Then come the reasons to stop, then open
+    calls (nothing may follow them but their results), then what arrived, the remedy for a failed attempt, and a call.
+    """
+    if _has_final_answer(turn):
+        return _finish(turn)
+    stop = _reason_to_stop(turn, signals)
+    if stop is not None:
+        return End(stop)
+    if _may_leave(turn, signals):
+        return HandBack()
+    if turn.calls:
+        return _answer_calls(turn)
+    if turn.has_news:
+        return TakeInbox()
+    if turn.counters.last_error is not None and not turn.has_rested:
+        return _remedy(turn)
+    return _call_model(turn)
+
+
+def _has_final_answer(turn: Turn) -> bool:
+    newest = turn.last_message
+    return (
+        newest is not None
+        and newest.turn_id == turn.id
+        and newest.role is Role.ASSISTANT
+        and not newest.calls
+        and turn.counters.last_error is None
+    )
+
+
+def _finish(turn: Turn) -> Step:
+    newest = turn.last_message
+    assert newest is not None
+    if turn.has_news and turn.counters.iterations_used < turn.iterations_max:
+        return TakeInbox()
+    return End(Ending(ExitReason.FINAL_ANSWER, output_text=newest.text))
+
+
+def _reason_to_stop(turn: Turn, signals: Signals) -> Ending | None:
+    counters = turn.counters
+    if turn.is_interrupted or signals.is_interrupted:
+        return Ending(ExitReason.INTERRUPTED_BY_USER, message="The turn was interrupted on request.")
+    if counters.crash_streak >= turn.agent.max_crashes:
+        return Ending(
+            ExitReason.WORKER_LOST,
+            message=f"The worker was lost {counters.crash_streak} times while it carried this turn.",
+        )
+    if turn.is_past_deadline:
+        return Ending(ExitReason.DEADLINE, message="The turn's deadline has passed.")
+    if turn.calls:
+        return None
+    if counters.remedies.get("invalid_iterations", 0) >= MAX_INVALID_ITERATIONS:
+        return Ending(
+            ExitReason.INVALID_TOOL_CALL,
+            message=f"The model asked {MAX_INVALID_ITERATIONS} times running for calls that cannot be run.",
+        )
+    if turn.max_tokens_total is not None and turn.usage.total >= turn.max_tokens_total:
+        return Ending(ExitReason.TOKEN_CAP, message=f"The cap of {turn.max_tokens_total} tokens is reached.")
+    return None
+
+
+def _may_leave(turn: Turn, signals: Signals) -> bool:
+    """Whether the turn can be handed back now: never between a start-mark of ours and its call, which would put it in doubt."""
+    if any(c.status is CallStatus.STARTED and c.started_token == turn.fencing_token for c in turn.calls):
+        return False
+    # A slice that is over before anything was done would hand the turn round for ever.
+    has_moved = turn.position > turn.claimed_position
+    return signals.must_hand_back or (turn.is_slice_over and has_moved)
+
+
+def _answer_calls(turn: Turn) -> Step:
+    """Run what may run now: in call order, and no `once` call before its start-mark is stored."""
+    doubtful = {c.call_id for c in in_doubt(turn)}
+    pending = [c for c in turn.calls if not c.is_answered and c.call_id not in doubtful]
+    ready: list[CallState] = []
+    for group in groups(pending):
+        unmarked = tuple(c.call_id for c in group if c.effect is Effect.ONCE and c.status is CallStatus.OPEN)
+        if not unmarked:
+            ready += group
+        elif not ready and not doubtful:
+            return StartTools(unmarked)
+        else:
+            return RunTools(tuple(c.call_id for c in ready), tuple(doubtful), then_start=unmarked)
+    return RunTools(tuple(c.call_id for c in ready), tuple(doubtful))
+
+
+def _remedy(turn: Turn) -> Step:
+    """What the table says to the newest failed attempt."""
+    counters, agent = turn.counters, turn.agent
+    if counters.last_error == "unfit_worker":
+        return _other_worker(turn)
+    error = ErrorClass(counters.last_error or ErrorClass.UNKNOWN)
+    remedy = REMEDIES[error]
+    if not remedy.retries or counters.attempts >= agent.attempts:
+        return End(_give_up(turn, error, remedy.exit_reason))
+    pause = wait_s(turn.id, counters.attempts, base_s=agent.retry_base_s, retry_after_s=counters.retry_after_s)
+    if pause > agent.retry_in_place_s:
+        return GiveUpWorker(WaitingFor.RETRY, pause)
+    return Backoff(pause)
+
+
+def _other_worker(turn: Turn) -> Step:
+    """A tool or provider is missing where the turn ran: let another worker try, a few times, ever later."""
+    tried = turn.counters.remedies.get("unfit_workers", 0)
+    if tried >= MAX_UNFIT_WORKERS:
+        return End(
+            Ending(
+                ExitReason.CONFIG_ERROR,
+                message="No worker has the providers and tools of this agent: see the event model.failed for the reason.",
+            )
+        )
+    return GiveUpWorker(WaitingFor.RETRY, 2.0**tried)
+
+
+def _give_up(turn: Turn, error: ErrorClass, exit_reason: ExitReason) -> Ending:
+    if turn.counters.grace_used:
+        return Ending(ExitReason.BUDGET_EXHAUSTED, output_text=budget_sentence(turn))
+    times = "once" if turn.counters.attempts == 1 else f"{turn.counters.attempts} times"
+    return Ending(exit_reason, message=f"The model {turn.agent.model} failed {times}; the last error was {error}.")
+
+
+def _call_model(turn: Turn) -> Step:
+    counters = turn.counters
+    model = turn.agent.models[min(counters.model_index, len(turn.agent.models) - 1)]
+    if counters.iterations_used < turn.iterations_max:
+        return CallModel(model)
+    if counters.grace_used and turn.agent.grace is not Grace.OFF and not counters.remedies.get("grace_answered"):
+        return CallModel(model, is_grace=True)
+    return End(Ending(ExitReason.BUDGET_EXHAUSTED, output_text=budget_sentence(turn)))
+
+
+def budget_sentence(turn: Turn) -> str:
+    """The output of a turn whose budget is spent: the model's own last words after its grace call, or an honest sentence."""
+    newest = next((m for m in reversed(turn.messages) if m.role is Role.ASSISTANT and m.turn_id == turn.id), None)
+    if turn.counters.remedies.get("grace_answered") and newest is not None and newest.text.strip():
+        return newest.text
+    return (
+        f"The turn used all of its {turn.iterations_max} iterations before it had a final answer. "
+        "Resume it with more iterations to go on."
+    )

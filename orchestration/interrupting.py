@@ -1,0 +1,34 @@
+"""Interrupt a turn, whatever state it is in."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+from orchestration.perform import end
+from persistence import checkpoint, interrupts, turns
+from persistence.database import Database
+from persistence.errors import InboxGrew, LeaseLost
+from persistence.records.turn import Ending, ExitReason, TurnStatus
+
+_INTERRUPTED = Ending(ExitReason.INTERRUPTED_BY_USER, message="The turn was interrupted on request.")
+
+
+def interrupt(database: Database, turn_id: UUID) -> TurnStatus:
+    """Ask for the end of a turn, durably; its status after that.
+
+    A running turn ends at its next safe point, on its worker. A queued or waiting one, which nobody carries, ends here,
+    its open calls answered. An ended one stays as it is. Raises NotFound.
+    """
+    while True:
+        status = interrupts.stamp(database, turn_id)
+        if status not in (TurnStatus.QUEUED, TurnStatus.WAITING):
+            return status
+        turn = turns.load(database, turn_id)
+        if turn.status not in (TurnStatus.QUEUED, TurnStatus.WAITING):
+            continue
+        try:
+            checkpoint.store(database, turn, end(turn, _INTERRUPTED), lease=timedelta(0), foreign=True)
+        except (LeaseLost, InboxGrew):
+            continue  # it was claimed, queued or written to meanwhile: look again
+        return TurnStatus.INTERRUPTED

@@ -1,0 +1,76 @@
+"""The agent loop: decide the next step, perform it, keep what came of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from uuid import UUID
+
+from orchestration.carrying import Carried
+from orchestration.decide import decide
+from orchestration.perform import end, perform
+from orchestration.runtime import Runtime
+from persistence import checkpoint, turns
+from persistence.database import patiently
+from persistence.errors import InboxGrew, LeaseHeld, StoreError
+from persistence.records.turn import Ending, ExitReason, Outcome, Turn
+
+log = logging.getLogger(__name__)
+
+_FAULT = Ending(ExitReason.INTERNAL_ERROR, message="Perdure failed on this turn; the worker's log says why.")
+
+
+def run_turn(turn_id: UUID, runtime: Runtime, *, alone: bool = False) -> Turn:
+    """Carry a turn until it ends, waits or is handed back, from wherever its last checkpoint left it.
+
+    May be called at any time, by any number of workers: one of them gets the lease. `alone` says that this process
+    carries nothing else, as a suspect needs. Raises LeaseHeld when the turn is not ours to carry, LeaseLost when it
+    stops being ours, DatabaseUnavailable when the process had to leave before Postgres came back.
+    """
+    if runtime.registry.is_draining:
+        raise LeaseHeld(f"turn {turn_id} is left to another worker: this one is leaving")
+    asked_at = time.monotonic()
+    turn = turns.claim(
+        runtime.database, turn_id, worker=runtime.worker, lease=runtime.lease, slice_=runtime.slice_, alone=alone
+    )
+    carried = Carried(turn, alone=alone)
+    carried.confirm(asked_at)
+    runtime.registry.add(carried)
+    try:
+        while turn.is_ours_to_move:
+            turn = advance(turn, carried, runtime)
+            carried.move(turn)
+        return turn
+    finally:
+        runtime.registry.remove(carried)
+
+
+def advance(turn: Turn, carried: Carried, runtime: Runtime) -> Turn:
+    """Take exactly one step and keep what came of it."""
+    try:
+        outcome = perform(decide(turn, carried.signals), turn, carried, runtime)
+        return turn.rested() if outcome.rests else keep(turn, outcome, carried, runtime)
+    except StoreError:
+        raise
+    except Exception:  # a fault of ours must end the turn by name, not the process that carries 149 others
+        log.exception("turn.internal_error", extra={"turn_id": str(turn.id), "fencing_token": turn.fencing_token})
+        return keep(turn, end(turn, _FAULT), carried, runtime)
+
+
+def keep(turn: Turn, outcome: Outcome, carried: Carried, runtime: Runtime) -> Turn:
+    """Make the outcome durable, waiting for Postgres as long as it takes: a turn never goes on without it."""
+    carried.begin_step(None)
+
+    def store() -> Turn:
+        asked_at = time.monotonic()
+        news = checkpoint.store(runtime.database, turn, outcome, lease=runtime.lease)
+        carried.confirm(asked_at)
+        return turn.after(outcome, news)
+
+    try:
+        return patiently(store, give_up=lambda: carried.is_lost or runtime.registry.is_draining)
+    except InboxGrew as grown:
+        turn = replace(turn, inbox_n=grown.inbox_n)
+        # An answer that was paid for is kept as it is; anything else is decided again with the news in view.
+        return turn if outcome.model_call is None else keep(turn, outcome, carried, runtime)

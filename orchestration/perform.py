@@ -1,0 +1,147 @@
+"""Step -> Outcome: one short function a step, and the only place with effects. No connection is held meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from orchestration import answers, history
+from orchestration.carrying import Carried
+from orchestration.errors import CallInterrupted, ConfigError, ModelError, UnknownTool
+from orchestration.ports import ModelRequest, TimeLimits, ToolContext, ToolSpec
+from orchestration.runtime import Runtime
+from orchestration.steps import (
+    Backoff,
+    CallModel,
+    End,
+    GiveUpWorker,
+    HandBack,
+    RunTools,
+    StartTools,
+    Step,
+    TakeInbox,
+)
+from persistence import leases
+from persistence.records.message import Call, Result
+from persistence.records.turn import Ending, Event, ExitReason, Outcome, Turn, Wait
+
+# What a step may take beyond its own limits before it counts as hung.
+_SLACK_S = 5.0
+
+
+def perform(step: Step, turn: Turn, carried: Carried, runtime: Runtime) -> Outcome:
+    """Do what the step says and return what came of it. Raises LeaseLost when the turn is found not to be ours."""
+    match step:
+        case CallModel():
+            return _call_model(step, turn, carried, runtime)
+        case StartTools():
+            events = tuple(answers.tool_started(turn, call_id) for call_id in step.call_ids)
+            return Outcome(turn.counters, started=step.call_ids, events=events)
+        case RunTools():
+            return _run_tools(step, turn, carried, runtime)
+        case Backoff():
+            carried.begin_step(step.wait_s + _SLACK_S)
+            carried.stop.wait(step.wait_s)
+            return Outcome(turn.counters, rests=True)
+        case GiveUpWorker():
+            waiting = Event("turn.waiting", {"for": step.waiting_for.value, "resume_in_s": round(step.resume_in_s, 3)})
+            counters = answers.rested(turn.counters)
+            return Outcome(counters, events=(waiting,), wait=Wait(step.waiting_for, step.resume_in_s))
+        case TakeInbox():
+            return Outcome(turn.counters, takes_inbox=True)
+        case HandBack():
+            return Outcome(turn.counters, events=(Event("turn.handed_back"),), hands_back=True)
+        case End():
+            return end(turn, step.ending)
+
+
+def end(turn: Turn, ending: Ending) -> Outcome:
+    """The outcome that ends a turn, whoever writes it: every open call is answered in the same statement."""
+    spent = ending.exit_reason is ExitReason.BUDGET_EXHAUSTED
+    interrupted = ending.exit_reason is ExitReason.INTERRUPTED_BY_USER
+    why = history.NOT_RUN_BUDGET if spent else history.NOT_RUN_INTERRUPTED if interrupted else history.NOT_RUN_ENDED
+    messages, closed = history.close_open_calls(turn, why)
+    return Outcome(turn.counters, messages=messages, closed=closed, events=(answers.ended(ending),), ending=ending)
+
+
+def _call_model(step: CallModel, turn: Turn, carried: Carried, runtime: Runtime) -> Outcome:
+    provider, _, model = step.model.partition(":")
+    agent = turn.agent
+    limits = TimeLimits(agent.connect_s, agent.first_token_s, agent.idle_s, agent.call_s)
+    try:
+        client = runtime.models(provider)
+        specs = runtime.toolbox.specs(agent.tools)
+    except (ConfigError, UnknownTool) as error:
+        return answers.unfit_worker(turn, runtime.worker, str(error))
+    request = ModelRequest(
+        model=model,
+        system=turn.system_prompt or agent.system_prompt,
+        messages=turn.messages,
+        tools=specs,
+        may_call_tools=not step.is_grace or agent.grace == "tools",
+        max_output_tokens=agent.max_output_tokens,
+        limits=limits,
+    )
+    carried.begin_step(limits.connect_s + limits.call_s + _SLACK_S)
+    _prove_ownership(carried, runtime)
+    attempt = answers.Attempt(turn, provider, model, step.is_grace)
+    started = time.monotonic()
+    try:
+        reply = client.reply(request, stop=carried.stop, on_text=lambda text: runtime.on_text(turn.id, text))
+    except ModelError as error:
+        return attempt.failed(error, time.monotonic() - started)
+    except CallInterrupted:
+        return attempt.interrupted(time.monotonic() - started)
+    check = _checker(runtime, turn)
+    return attempt.answered(reply, time.monotonic() - started, {s.name: s for s in specs}, check)
+
+
+def _checker(runtime: Runtime, turn: Turn) -> answers.Check:
+    return lambda call: runtime.toolbox.check(turn.agent.tools, call)
+
+
+def _run_tools(step: RunTools, turn: Turn, carried: Carried, runtime: Runtime) -> Outcome:
+    calls = _calls_of(turn, step.call_ids)
+    doubtful = [answers.Answered(Result(c, history.UNKNOWN_OUTCOME, answers.UNKNOWN)) for c in step.in_doubt]
+    if not calls:
+        return answers.tools_ran(turn, doubtful, step.then_start)
+    try:
+        specs = {s.name: s for s in runtime.toolbox.specs(turn.agent.tools)}
+        workspace = runtime.workspace(turn.session_id)
+    except (ConfigError, UnknownTool) as error:
+        return answers.unfit_worker(turn, runtime.worker, str(error))
+    carried.begin_step(_limit_s(calls, specs, turn.agent.tool_timeout_s) + _SLACK_S)
+    _prove_ownership(carried, runtime)
+    runs = runtime.toolbox.run(
+        turn.agent.tools,
+        calls,
+        context=lambda call: ToolContext(turn.id, turn.session_id, call.id, workspace, interrupted=threading.Event()),
+        stop=carried.stop,
+        threads=turn.agent.tool_threads,
+        timeout_s=turn.agent.tool_timeout_s,
+        result_chars=turn.agent.result_chars,
+    )
+    answered = doubtful + [answers.Answered(r.result, r.duration_s) for r in runs]
+    return answers.tools_ran(turn, answered, step.then_start)
+
+
+def _calls_of(turn: Turn, call_ids: tuple[str, ...]) -> list[Call]:
+    newest = turn.last_message
+    assert newest is not None
+    wanted = set(call_ids)
+    return [c for c in newest.calls if c.id in wanted]
+
+
+def _limit_s(calls: list[Call], specs: dict[str, ToolSpec], cap_s: float | None) -> float:
+    """The longest that these calls may take, should none run beside another."""
+    limits = [specs[c.name].timeout_s for c in calls if c.name in specs]
+    return sum(min(limit, cap_s) if cap_s else limit for limit in limits)
+
+
+def _prove_ownership(carried: Carried, runtime: Runtime) -> None:
+    """Spend nothing and touch nothing for a turn that may not be ours any more: a frozen worker wakes up here."""
+    if carried.confirmed_since(runtime.lease.total_seconds()):
+        return
+    asked_at = time.monotonic()
+    leases.prove(runtime.database, carried.held, lease=runtime.lease)
+    carried.confirm(asked_at)

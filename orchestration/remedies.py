@@ -1,0 +1,56 @@
+"""Error class -> what comes next. A plain table, and the arithmetic of waiting; nothing here does anything."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from uuid import UUID
+
+from orchestration.errors import ErrorClass
+from persistence.records.turn import ExitReason
+
+# A server that says "retry after a year" does not get to choose: the longest wait that is believed.
+LONGEST_WAIT_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """Whether another attempt can help, and the reason to end with when none is left."""
+
+    retries: bool
+    exit_reason: ExitReason
+
+
+_FAILED = ExitReason.PROVIDER_FAILED
+
+REMEDIES: dict[ErrorClass, Remedy] = {
+    ErrorClass.AUTH: Remedy(False, _FAILED),
+    ErrorClass.BILLING: Remedy(False, _FAILED),
+    ErrorClass.RATE_LIMIT: Remedy(True, ExitReason.RATE_LIMITED),
+    ErrorClass.OVERLOADED: Remedy(True, _FAILED),
+    ErrorClass.SERVER_ERROR: Remedy(True, _FAILED),
+    ErrorClass.CONNECT: Remedy(True, _FAILED),
+    ErrorClass.TIMEOUT: Remedy(True, _FAILED),
+    ErrorClass.TLS: Remedy(False, _FAILED),
+    ErrorClass.MALFORMED_STREAM: Remedy(True, _FAILED),
+    ErrorClass.CONTEXT_OVERFLOW: Remedy(False, ExitReason.CONTEXT_OVERFLOW),
+    ErrorClass.PAYLOAD_TOO_LARGE: Remedy(False, ExitReason.CONTEXT_OVERFLOW),
+    ErrorClass.MODEL_NOT_FOUND: Remedy(False, _FAILED),
+    ErrorClass.CONTENT_POLICY: Remedy(False, ExitReason.REFUSED),
+    ErrorClass.REFUSAL: Remedy(False, ExitReason.REFUSED),
+    ErrorClass.FORMAT_ERROR: Remedy(False, _FAILED),
+    ErrorClass.EMPTY: Remedy(True, ExitReason.EMPTY_RESPONSE),
+    ErrorClass.TRUNCATED: Remedy(True, ExitReason.OUTPUT_TRUNCATED),
+    ErrorClass.UNKNOWN: Remedy(True, _FAILED),
+}
+
+
+def wait_s(turn_id: UUID, attempts: int, *, base_s: float, retry_after_s: float | None) -> float:
+    """Seconds before the next attempt: base · 2ⁿ, or what the provider asked for and never less, jittered.
+
+    The jitter is drawn from the turn's id and the attempt, so that the same turn waits the same time on any worker.
+    """
+    draw = int.from_bytes(hashlib.blake2b(f"{turn_id}:{attempts}".encode(), digest_size=4).digest(), "big") / 2**32
+    if retry_after_s is not None:
+        return min(retry_after_s, LONGEST_WAIT_S) * (1.0 + 0.1 * draw)
+    return min(base_s * 2.0 ** max(attempts - 1, 0), LONGEST_WAIT_S) * (0.8 + 0.4 * draw)

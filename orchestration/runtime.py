@@ -1,0 +1,35 @@
+"""What a turn needs from outside, in one place. `workers` composes it; tests compose it with real parts too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from uuid import UUID
+
+from orchestration.carrying import Registry
+from orchestration.ports import ModelClient, Toolbox
+from persistence.database import Database
+
+
+def _nobody_listens(_turn_id: UUID, _text: str) -> None:
+    """Live text has no reader in this process."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """`models` gives the client of a provider by its configured name, `workspace` the folder of a session.
+
+    Both raise ConfigError when this worker lacks it. `on_text` hears the words of a model as they come; they may be lost.
+    """
+
+    database: Database
+    models: Callable[[str], ModelClient]
+    toolbox: Toolbox
+    workspace: Callable[[UUID], Path]
+    worker: str
+    lease: timedelta = timedelta(seconds=10)
+    slice_: timedelta = timedelta(minutes=5)
+    registry: Registry = field(default_factory=Registry)
+    on_text: Callable[[UUID, str], None] = _nobody_listens

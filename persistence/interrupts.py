@@ -1,0 +1,34 @@
+"""The durable side of an interrupt: the stamp on the turn's row. The Redis key is only its doorbell."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from persistence.database import Database
+from persistence.errors import NotFound
+from persistence.records.turn import TurnStatus
+
+_STAMP = """
+UPDATE turns SET interrupt_requested_at = coalesce(interrupt_requested_at, now())
+WHERE id = %(id)s AND exit_reason IS NULL RETURNING status"""
+
+
+def stamp(database: Database, turn_id: UUID) -> TurnStatus:
+    """Ask a turn to end at its next safe point, durably; its status just now. An ended turn is left as it is.
+
+    Raises NotFound.
+    """
+    row = database.one_or_none(_STAMP, {"id": turn_id}) or database.one_or_none(
+        "SELECT status FROM turns WHERE id = %(id)s", {"id": turn_id}
+    )
+    if row is None:
+        raise NotFound(f"there is no turn {turn_id}; `perdure list` shows those that exist")
+    return TurnStatus(row["status"])
+
+
+def live_among(database: Database, turn_ids: list[UUID]) -> set[UUID]:
+    """Those of `turn_ids` that exist and have not ended."""
+    rows = database.rows(
+        "SELECT id FROM turns WHERE id = ANY (%(ids)s::uuid[]) AND exit_reason IS NULL", {"ids": turn_ids}
+    )
+    return {r["id"] for r in rows}

@@ -1,0 +1,140 @@
+"""Keep a lease, prove it, give it up in order, take it back from a dead owner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from persistence.database import Database
+from persistence.errors import LeaseLost
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A turn that a process carries, under which token."""
+
+    turn_id: UUID
+    fencing_token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What a renewal saw on the row."""
+
+    is_interrupted: bool
+    is_slice_over: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """A turn that its owner left behind; `crash_count` is after this crash."""
+
+    turn_id: UUID
+    queue: str
+    worker: str
+    crash_count: int
+    is_suspect: bool
+
+
+# Whoever renews, takes back or stamps locks rows in the order of their ids and skips what is locked: a row under a
+# checkpoint is alive by that very fact.
+_RENEW = """
+WITH mine AS (
+  SELECT t.id FROM turns t JOIN unnest(%(ids)s::uuid[], %(tokens)s::bigint[]) AS h (id, token)
+    ON t.id = h.id AND t.fencing_token = h.token
+  WHERE t.status = 'running' ORDER BY t.id FOR UPDATE OF t SKIP LOCKED
+)
+UPDATE turns SET lease_expires_at = now() + %(lease)s FROM mine WHERE turns.id = mine.id
+RETURNING turns.id, interrupt_requested_at IS NOT NULL AS is_interrupted,
+  coalesce(hand_back_at <= now(), false) AS is_slice_over"""
+
+_STILL_OURS = """
+SELECT t.id, t.interrupt_requested_at IS NOT NULL AS is_interrupted,
+  coalesce(t.hand_back_at <= now(), false) AS is_slice_over
+FROM turns t JOIN unnest(%(ids)s::uuid[], %(tokens)s::bigint[]) AS h (id, token)
+  ON t.id = h.id AND t.fencing_token = h.token
+WHERE t.status = 'running'"""
+
+_HAND_BACK = """
+UPDATE turns SET status = 'queued', fencing_token = fencing_token + 1, worker = NULL, lease_expires_at = NULL,
+  hand_back_at = NULL, dispatched_at = NULL, event_seq = event_seq + 1, activity = NULL, activity_since = NULL
+WHERE id = %(id)s AND fencing_token = %(token)s AND status = 'running' RETURNING id, event_seq"""
+
+# One crash is counted for a turn that was alone in its process, and for one that was not in the middle of a tool call
+# (its own answer may have killed the worker). One in mid-tool may have been a poison turn's neighbour: it becomes a
+# suspect instead. A model call that may have been in flight is booked with its outcome unknown.
+_TAKE_BACK = """
+WITH dead AS (
+  SELECT id, worker, is_suspect AS was_alone,
+    EXISTS (SELECT FROM tool_calls c WHERE c.turn_id = t.id AND c.status IN ('open', 'started')) AS in_tool
+  FROM turns t
+  WHERE status = 'running' AND {rule} ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+), back AS (
+  UPDATE turns t SET
+    status = 'queued', fencing_token = fencing_token + 1, worker = NULL, lease_expires_at = NULL, hand_back_at = NULL,
+    dispatched_at = NULL, activity = NULL, activity_since = NULL, event_seq = event_seq + 1,
+    crash_count = crash_count + (was_alone OR NOT in_tool)::int,
+    crash_streak = crash_streak + (was_alone OR NOT in_tool)::int,
+    is_suspect = was_alone OR in_tool,
+    unknown_attempts = unknown_attempts + (NOT in_tool)::int
+  FROM dead WHERE t.id = dead.id
+  RETURNING t.id, t.queue, dead.worker, t.crash_count, t.is_suspect, t.event_seq, t.position, t.fencing_token,
+    t.iterations_used, t.agent_id, dead.in_tool
+), told AS (
+  INSERT INTO events (turn_id, seq, type, payload)
+  SELECT id, event_seq, 'turn.taken_back',
+    json_build_object('worker', worker, 'crash_count', crash_count, 'is_suspect', is_suspect) FROM back
+), booked AS (
+  INSERT INTO model_calls (turn_id, fencing_token, position, iteration, provider, model, error)
+  SELECT back.id, back.fencing_token - 1, back.position + 1, back.iterations_used + 1,
+    split_part(settings ->> 'model', ':', 1), substr(settings ->> 'model', strpos(settings ->> 'model', ':') + 1),
+    'outcome_unknown'
+  FROM back JOIN agents a ON a.id = back.agent_id WHERE NOT in_tool
+)
+SELECT id, queue, worker, crash_count, is_suspect FROM back"""
+
+
+def renew(database: Database, held: Sequence[Held], *, lease: timedelta) -> dict[UUID, Signs]:
+    """Extend the leases of all these turns in one statement. A turn that is missing from the answer is lost."""
+    params = {"ids": [h.turn_id for h in held], "tokens": [h.fencing_token for h in held], "lease": lease}
+    found = list(database.rows(_RENEW, params))
+    if len(found) < len(held):  # the others are locked by their own checkpoint, or lost
+        found += database.rows(_STILL_OURS, params)
+    return {r["id"]: Signs(r["is_interrupted"], r["is_slice_over"]) for r in found}
+
+
+def prove(database: Database, held: Held, *, lease: timedelta) -> None:
+    """Extend one lease now. Raises LeaseLost when the turn is not ours any more."""
+    params = {"ids": [held.turn_id], "tokens": [held.fencing_token], "lease": lease}
+    if not database.rows(_RENEW.replace(" SKIP LOCKED", ""), params):
+        raise LeaseLost(f"turn {held.turn_id} has another owner")
+
+
+def hand_back(database: Database, held: Held) -> bool:
+    """Queue the turn again although its step has not ended. Counts no crash; the step's late write will be refused."""
+    told = f"""WITH back AS ({_HAND_BACK})
+    INSERT INTO events (turn_id, seq, type, payload)
+    SELECT id, event_seq, 'turn.handed_back', '{{"in_step":true}}'::json FROM back RETURNING turn_id"""
+    return bool(database.rows(told, {"id": held.turn_id, "token": held.fencing_token}))
+
+
+def take_back_expired(database: Database, *, limit: int = 100) -> list[TakenBack]:
+    """Queue the turns whose lease has run out. The one way back from a dead owner, and the only place that counts crashes."""
+    return _take_back(database, "lease_expires_at < now()", limit, [])
+
+
+def take_back_from(database: Database, workers: Sequence[str], *, limit: int = 1000) -> list[TakenBack]:
+    """Queue the turns of workers that are known to be dead, without waiting for their leases."""
+    return _take_back(database, "worker = ANY (%(workers)s::text[])", limit, workers)
+
+
+def owners(database: Database) -> list[str]:
+    """The workers that carry a turn just now."""
+    return [r["worker"] for r in database.rows("SELECT DISTINCT worker FROM turns WHERE status = 'running'")]
+
+
+def _take_back(database: Database, rule: str, limit: int, workers: Sequence[str]) -> list[TakenBack]:
+    rows = database.rows(_TAKE_BACK.format(rule=rule), {"limit": limit, "workers": list(workers)})
+    return [TakenBack(r["id"], r["queue"], r["worker"], r["crash_count"], r["is_suspect"]) for r in rows]

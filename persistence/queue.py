@@ -1,0 +1,119 @@
+"""The turns table as the queue of record: which turns to wake, which waits are due, who is there to take them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from persistence.database import Database
+from persistence.turns import CLAIMABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """A turn to be woken, and the Celery queue for it."""
+
+    turn_id: UUID
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSigns:
+    """What a worker says of itself at every renewal."""
+
+    id: str
+    name: str
+    host: str
+    boot: str
+    pid_namespace: str
+    pid: int
+    queues: str
+    slots: int
+    busy: int
+    stuck: int
+
+
+# Fair by tenant: each tenant's first, then each one's second, and so on.
+_DISPATCH = f"""
+WITH ranked AS (
+  SELECT q.id, row_number() OVER (PARTITION BY tenants.id ORDER BY q.priority DESC, q.created_at) AS place
+  FROM tenants, LATERAL (
+    SELECT id, priority, created_at FROM turns t
+    WHERE queue = %(queue)s AND tenant_id = tenants.id AND {CLAIMABLE}
+      AND (dispatched_at IS NULL OR (%(resend)s AND dispatched_at < now() - interval '5 seconds'))
+    ORDER BY priority DESC, created_at LIMIT %(limit)s
+  ) q
+), chosen AS (
+  SELECT turns.id FROM turns JOIN ranked ON ranked.id = turns.id
+  ORDER BY place LIMIT %(limit)s FOR UPDATE OF turns SKIP LOCKED
+)
+UPDATE turns SET dispatched_at = now() FROM chosen
+WHERE turns.id = chosen.id AND status = 'queued' RETURNING turns.id, queue"""
+
+_ROOM = """
+SELECT
+  (SELECT coalesce(sum(greatest(slots - busy, 0)), 0) FROM workers
+    WHERE seen_at > now() - interval '15 seconds' AND %(queue)s = ANY (string_to_array(queues, ','))) AS free,
+  (SELECT count(*) FROM turns WHERE status = 'queued' AND queue = %(queue)s AND dispatched_at IS NOT NULL) AS waiting"""
+
+_DUE = """
+WITH due AS (
+  SELECT id FROM turns WHERE status = 'waiting' AND resume_at <= now()
+  ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+)
+UPDATE turns SET status = 'queued', waiting_for = NULL, resume_at = NULL, dispatched_at = NULL
+FROM due WHERE turns.id = due.id RETURNING turns.id, queue"""
+
+_SEEN = """
+INSERT INTO workers (id, name, host, boot, pid_namespace, pid, queues, slots, busy, stuck)
+VALUES (%(id)s, %(name)s, %(host)s, %(boot)s, %(pid_namespace)s, %(pid)s, %(queues)s, %(slots)s, %(busy)s, %(stuck)s)
+ON CONFLICT (id) DO UPDATE SET slots = excluded.slots, busy = excluded.busy, stuck = excluded.stuck, seen_at = now()"""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Free slots of a queue's workers, and turns that were woken but not claimed yet."""
+
+    free: int
+    waiting: int
+
+
+def room(database: Database, queue: str) -> Room:
+    row = database.one(_ROOM, {"queue": queue})
+    return Room(int(row["free"]), int(row["waiting"]))
+
+
+def dispatch(database: Database, queue: str, *, limit: int, resend: bool) -> list[Wake]:
+    """Choose up to `limit` claimable turns and stamp them as dispatched; the caller sends their wakes.
+
+    `resend` also chooses those whose wake was sent over 5 s ago and may have been lost.
+    """
+    rows = database.rows(_DISPATCH, {"queue": queue, "limit": limit, "resend": resend})
+    return [Wake(r["id"], r["queue"]) for r in rows]
+
+
+def mark_dispatched(database: Database, turn_id: UUID) -> None:
+    database.rows(
+        "UPDATE turns SET dispatched_at = now() WHERE id = %(id)s AND status = 'queued' AND dispatched_at IS NULL",
+        {"id": turn_id},
+    )
+
+
+def continue_due_waits(database: Database, *, limit: int = 500) -> list[Wake]:
+    """Queue the turns whose wait is over."""
+    return [Wake(r["id"], r["queue"]) for r in database.rows(_DUE, {"limit": limit})]
+
+
+def report(database: Database, worker: WorkerSigns) -> None:
+    """Say that this worker is alive and how much room it has."""
+    database.rows(_SEEN, {f: getattr(worker, f) for f in WorkerSigns.__dataclass_fields__})
+
+
+def forget(database: Database, worker_id: str) -> None:
+    """A worker leaves in order."""
+    database.rows("DELETE FROM workers WHERE id = %(id)s", {"id": worker_id})
+
+
+def forget_silent(database: Database) -> None:
+    """Drop the workers that have not been seen for an hour."""
+    database.rows("DELETE FROM workers WHERE seen_at < now() - interval '1 hour'")

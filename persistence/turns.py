@@ -1,0 +1,187 @@
+"""Claim a turn and load it as its owner holds it; read one for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import lru_cache
+from types import MappingProxyType
+from uuid import UUID
+
+from psycopg.errors import UniqueViolation
+from sqlalchemy.exc import IntegrityError
+
+from persistence.database import Database, Row
+from persistence.errors import LeaseHeld, LeaseLost, NotFound
+from persistence.records.agent import AgentSettings
+from persistence.records.message import CallStatus, Effect, Message, Origin, Role, content_from_json
+from persistence.records.turn import CallState, Counters, ExitReason, Turn, TurnStatus
+from persistence.records.usage import Usage
+
+# A turn that never started waits for its session's live turn and for the older ones.
+CLAIMABLE = """status = 'queued' AND (started_at IS NOT NULL OR NOT EXISTS (
+    SELECT FROM turns o WHERE o.session_id = t.session_id AND o.id <> t.id AND o.exit_reason IS NULL
+      AND (o.started_at IS NOT NULL OR (o.created_at, o.id) < (t.created_at, t.id))))"""
+
+_CLAIM = f"""
+WITH claimed AS (
+  UPDATE turns t SET
+    status = 'running', fencing_token = fencing_token + 1, worker = %(worker)s,
+    lease_expires_at = now() + %(lease)s, hand_back_at = now() + %(slice)s,
+    last_seq = CASE WHEN started_at IS NULL
+      THEN 1 + coalesce((SELECT max(seq) FROM messages m WHERE m.session_id = t.session_id), 0) ELSE last_seq END,
+    deadline = CASE WHEN started_at IS NULL AND deadline IS NULL
+      THEN now() + (SELECT make_interval(secs => (settings ->> 'deadline_s')::float) FROM agents a WHERE a.id = t.agent_id)
+      ELSE deadline END,
+    started_at = coalesce(started_at, now()), event_seq = event_seq + 1
+  WHERE id = %(id)s AND {CLAIMABLE} AND (NOT is_suspect OR %(alone)s)
+  RETURNING *
+), first_message AS (
+  INSERT INTO messages (session_id, seq, turn_id, iteration, role, origin, content)
+  SELECT session_id, last_seq, id, 0, 'user', 'user', input FROM claimed
+  WHERE started_at = now() -- set by this very statement: the first claim
+), told AS (
+  INSERT INTO events (turn_id, seq, type, payload)
+  SELECT id, event_seq, 'turn.claimed', json_build_object('worker', worker, 'fencing_token', fencing_token) FROM claimed
+)
+SELECT id FROM claimed"""
+
+_ROW = """
+SELECT t.*, s.system_prompt, a.settings::text AS settings,
+  t.interrupt_requested_at IS NOT NULL AS is_interrupted,
+  coalesce(t.hand_back_at <= now(), false) AS is_slice_over, coalesce(t.deadline <= now(), false) AS is_past_deadline,
+  coalesce((SELECT min(n) - 1 FROM inbox i WHERE i.turn_id = t.id AND i.state = 'new'), t.inbox_n) AS inbox_read
+FROM turns t JOIN sessions s ON s.id = t.session_id JOIN agents a ON a.id = t.agent_id
+WHERE t.id = %(id)s"""
+
+_MESSAGES = """
+SELECT seq, turn_id, iteration, role, origin, content, wire FROM messages
+WHERE session_id = %(session_id)s ORDER BY seq"""
+
+_CALLS = """
+SELECT call_id, n, name, effect, is_parallel, status, started_token, result FROM tool_calls
+WHERE turn_id = %(id)s AND call_id = ANY (%(calls)s::text[]) ORDER BY n"""
+
+
+def claim(
+    database: Database, turn_id: UUID, *, worker: str, lease: timedelta, slice_: timedelta, alone: bool = False
+) -> Turn:
+    """Take a queued turn for this worker and load it. A claim makes every older lease stale.
+
+    The first claim appends the request to the session's messages. `alone` also takes a suspect (a turn that was taken
+    back in the middle of a tool call), which only a process that carries nothing else may do.
+
+    Raises LeaseHeld when the turn is not queued, is not its session's next, or is a suspect and we are not alone;
+    LeaseLost when it was taken from us before it was loaded.
+    """
+    params = {"id": turn_id, "worker": worker, "lease": lease, "slice": slice_, "alone": alone}
+    try:
+        row = database.one_or_none(_CLAIM, params)
+    except IntegrityError as error:
+        if isinstance(error.orig, UniqueViolation):  # another turn of the session was claimed at the same instant
+            raise LeaseHeld(f"turn {turn_id} waits for another turn of its session") from error
+        raise
+    if row is None:
+        raise LeaseHeld(f"turn {turn_id} cannot be claimed now")
+    turn = load(database, turn_id)
+    if turn.status is not TurnStatus.RUNNING:
+        raise LeaseLost(f"turn {turn_id} was taken away at once")
+    return turn
+
+
+def load(database: Database, turn_id: UUID) -> Turn:
+    """The turn as it stands, whoever carries it. Raises NotFound."""
+    row = database.one_or_none(_ROW, {"id": turn_id})
+    if row is None:
+        raise NotFound(f"there is no turn {turn_id}; `perdure list` shows those that exist")
+    messages = tuple(to_message(m) for m in database.rows(_MESSAGES, {"session_id": row["session_id"]}))
+    return Turn(
+        id=row["id"],
+        session_id=row["session_id"],
+        tenant_id=row["tenant_id"],
+        agent=_agent(row["settings"]),
+        system_prompt=row["system_prompt"] or "",
+        status=TurnStatus(row["status"]),
+        exit_reason=ExitReason(row["exit_reason"]) if row["exit_reason"] else None,
+        fencing_token=row["fencing_token"],
+        position=row["position"],
+        counters=_counters(row),
+        iterations_max=row["iterations_max"],
+        max_tokens_total=row["max_tokens_total"],
+        max_cost_usd=None if row["max_cost_usd"] is None else float(row["max_cost_usd"]),
+        usage=usage_of(row),
+        last_seq=row["last_seq"],
+        inbox_n=row["inbox_n"],
+        inbox_read=row["inbox_read"],
+        resumes=row["resumes"],
+        is_interrupted=row["is_interrupted"],
+        is_slice_over=row["is_slice_over"],
+        is_past_deadline=row["is_past_deadline"],
+        messages=messages,
+        calls=_open_calls(database, row["id"], messages),
+        crash_count=row["crash_count"],
+        claimed_position=row["position"],
+    )
+
+
+def to_message(row: Row) -> Message:
+    return Message(
+        seq=row["seq"],
+        turn_id=row["turn_id"],
+        iteration=row["iteration"],
+        role=Role(row["role"]),
+        origin=Origin(row["origin"]),
+        content=content_from_json(row["content"]),
+        wire=row["wire"],
+    )
+
+
+def usage_of(row: Row) -> Usage:
+    return Usage(
+        input_tokens=row["input_tokens"],
+        output_tokens=row["output_tokens"],
+        cache_read_tokens=row["cache_read_tokens"],
+        cache_write_tokens=row["cache_write_tokens"],
+        reasoning_tokens=row["reasoning_tokens"],
+    )
+
+
+def _open_calls(database: Database, turn_id: UUID, messages: Sequence[Message]) -> tuple[CallState, ...]:
+    """The calls of the newest assistant message that no message has answered yet."""
+    newest = messages[-1] if messages else None
+    if newest is None or newest.role is not Role.ASSISTANT or not newest.calls or newest.turn_id != turn_id:
+        return ()
+    rows = database.rows(_CALLS, {"id": turn_id, "calls": [c.id for c in newest.calls]})
+    return tuple(
+        CallState(
+            call_id=r["call_id"],
+            n=r["n"],
+            name=r["name"],
+            effect=Effect(r["effect"]),
+            is_parallel=r["is_parallel"],
+            status=CallStatus(r["status"]),
+            started_token=r["started_token"],
+            result=r["result"],
+        )
+        for r in rows
+    )
+
+
+def _counters(row: Row) -> Counters:
+    return Counters(
+        iterations_used=row["iterations_used"],
+        grace_used=row["grace_used"],
+        attempts=row["attempts"],
+        last_error=row["last_error"],
+        retry_after_s=row["retry_after_s"],
+        model_index=row["model_index"],
+        remedies=MappingProxyType(row["remedies"]),
+        crash_streak=row["crash_streak"],
+        is_suspect=row["is_suspect"],
+    )
+
+
+@lru_cache(maxsize=512)
+def _agent(settings: str) -> AgentSettings:
+    return AgentSettings.from_json(json.loads(settings))

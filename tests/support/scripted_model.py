@@ -1,0 +1,71 @@
+"""A ModelClient that answers from a script, in the process: whole turns in milliseconds.
+
+The reply is chosen by how many answers the request already holds since the newest request of a user, so that a repeated
+call gets the same reply. `calls` counts what was bought.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from orchestration.errors import CallInterrupted
+from orchestration.ports import Finish, ModelRequest, Reply, StopSignal
+from persistence.records.message import Call, Origin, Role, Text
+from persistence.records.usage import Usage
+
+Scripted: TypeAlias = "Reply | Exception | Callable[[ModelRequest, StopSignal], Reply]"
+
+
+def says(text: str, *, finish: Finish = Finish.STOP) -> Reply:
+    return Reply((Text(text),), finish, Usage(input_tokens=10, output_tokens=2), "scripted")
+
+
+def asks(*calls: tuple[str, str], text: str = "", finish: Finish = Finish.TOOL_CALLS, tag: str = "c") -> Reply:
+    """A reply that calls tools: pairs of name and argument text."""
+    blocks = (Text(text),) if text else ()
+    made = tuple(Call(f"{tag}{n}", name, arguments) for n, (name, arguments) in enumerate(calls, 1))
+    return Reply((*blocks, *made), finish, Usage(input_tokens=10, output_tokens=5), "scripted")
+
+
+class ScriptedModel:
+    """Replies by place. An exception in the script is raised once for each of its places in `faults`."""
+
+    name = "scripted"
+
+    def __init__(self, *replies: Scripted, faults: Sequence[Exception | None] = ()) -> None:
+        self.replies = replies
+        self.requests: list[ModelRequest] = []
+        self._faults = list(faults)
+        self._lock = threading.Lock()
+
+    @property
+    def calls(self) -> int:
+        return len(self.requests)
+
+    def reply(self, request: ModelRequest, *, stop: StopSignal, on_text: Callable[[str], None]) -> Reply:
+        with self._lock:
+            self.requests.append(request)
+            fault = self._faults.pop(0) if self._faults else None
+        if stop.is_set():
+            raise CallInterrupted("stopped")
+        if fault is not None:
+            raise fault
+        scripted = self.replies[min(answers_since_the_request(request), len(self.replies) - 1)]
+        if isinstance(scripted, Exception):
+            raise scripted
+        reply = scripted if isinstance(scripted, Reply) else scripted(request, stop)
+        for block in reply.content:
+            if isinstance(block, Text):
+                on_text(block.text)
+        return reply
+
+
+def answers_since_the_request(request: ModelRequest) -> int:
+    count = 0
+    for message in reversed(request.messages):
+        if message.role is Role.USER and message.origin is Origin.USER:
+            break
+        count += message.role is Role.ASSISTANT
+    return count
