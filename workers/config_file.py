@@ -73,6 +73,7 @@ _BOUNDS: Mapping[str, Any] = {
     **{name: Field(ge=1) for name in _AT_LEAST_ONE},
     **{name: Field(gt=0, allow_inf_nan=False) for name in _ABOVE_ZERO},
     "retry_in_place_s": Field(ge=0, allow_inf_nan=False),
+    "retry_base_s": Field(ge=0, allow_inf_nan=False),
     "tool_threads": Field(ge=1, le=64),
     "result_chars": Field(ge=100),
     "compress_at": Field(gt=0, le=1),
