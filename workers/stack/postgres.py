@@ -61,7 +61,7 @@ def ensure(home: Path, lock: int) -> tuple[Access, bool]:
         access = Access.new(processes.free_port(None))
         state.write(home, NAME, access)
     if not data.exists():
-        _create(programs, data, access, account)
+        _create(programs, data, access, account, lock)
     return _start(home, programs, access, account, lock), True
 
 
@@ -115,7 +115,7 @@ def _prepare(home: Path, account: Account) -> Path:
     return programs
 
 
-def _create(programs: Path, data: Path, access: Access, account: Account) -> None:
+def _create(programs: Path, data: Path, access: Access, account: Account, lock: int) -> None:
     """Make the data folder beside its place and move it there when it is whole, so that a kill leaves nothing half-made."""
     new, password = data.with_name("data.new"), data.with_name("password")
     if new.exists():
@@ -124,13 +124,16 @@ def _create(programs: Path, data: Path, access: Access, account: Account) -> Non
         file.write(access.password)
     account.own(password)
     how = ["--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C", "--no-instructions"]
-    _call([programs / "initdb", "--pgdata", new, "--username", _ROLE, "--pwfile", password, *how], account)
+    _call([programs / "initdb", "--pgdata", new, "--username", _ROLE, "--pwfile", password, *how], account, lock)
     password.unlink()
-    _call([programs / "postgres", "--single", "-D", new, "postgres"], account, f'CREATE DATABASE "{_DATABASE}";\n')
+    _call(
+        [programs / "postgres", "--single", "-D", new, "postgres"], account, lock, f'CREATE DATABASE "{_DATABASE}";\n'
+    )
     new.rename(data)
 
 
-def _call(command: list[str | Path], account: Account, text: str = "") -> None:
+def _call(command: list[str | Path], account: Account, lock: int, text: str = "") -> None:
+    """Run a program to its end. It inherits the lock: if we are killed, nobody enters before it has ended, too."""
     done = subprocess.run(
         [str(word) for word in command],
         cwd="/",
@@ -138,6 +141,7 @@ def _call(command: list[str | Path], account: Account, text: str = "") -> None:
         input=text,
         capture_output=True,
         text=True,
+        pass_fds=(lock,),
         **account.switch,
     )
     if done.returncode != 0:
