@@ -1,0 +1,51 @@
+"""What real providers refuse, as checks of a request. Each rule has an id, such as `openai.orphan_result`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ops.dev.scripted_provider.asked import Api, Json
+from ops.dev.scripted_provider.rules import anthropic_rules, openai_rules
+from ops.dev.scripted_provider.rules.common import Refused
+from ops.dev.scripted_provider.rules.text import parse
+from ops.dev.scripted_provider.signatures import Signer
+
+__all__ = ["House", "Refused", "check", "check_size", "parse"]
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """What differs between servers of one API: the rules of a script."""
+
+    signer: Signer
+    strict_alternation: bool = False
+    binds_thinking: bool = False
+
+
+def check(api: Api, body: Json, headers: Mapping[str, str], house: House) -> list[str]:
+    """Raise Refused if the provider would refuse this request; returns the ids of rules that only warn."""
+    if api == "openai":
+        return openai_rules.check(body, headers)
+    return anthropic_rules.check(
+        body,
+        headers,
+        house.signer,
+        strict_alternation=house.strict_alternation,
+        binds_thinking=house.binds_thinking,
+    )
+
+
+def check_size(api: Api, raw: bytes, context_limit: int | None) -> None:
+    """Raise Refused if the request is above the context limit (a token is four characters of the body)."""
+    tokens = len(raw) // 4
+    if context_limit is None or tokens <= context_limit:
+        return
+    if api == "openai":
+        message = (
+            f"This model's maximum context length is {context_limit} tokens. "
+            f"However, your messages resulted in {tokens} tokens."
+        )
+        raise Refused("context.input", message, param="messages", code="context_length_exceeded", is_limit=True)
+    message = f"prompt is too long: {tokens} tokens > {context_limit} maximum"
+    raise Refused("context.input", message, is_limit=True)
