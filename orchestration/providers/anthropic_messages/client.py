@@ -1,0 +1,48 @@
+"""A ModelClient for Anthropic Messages, through the anthropic SDK; see openai_chat.client for what the SDK is left."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import cast
+
+import anthropic
+import httpx2
+
+from orchestration.providers.anthropic_messages.decoding import AnthropicDecoder
+from orchestration.providers.anthropic_messages.encoding import AnthropicEncoder
+from orchestration.providers.client import Dialect, ProviderClient, http_client
+from orchestration.providers.settings import ProviderSettings
+
+NO_KEY = "none"
+
+
+def connect(settings: ProviderSettings, keys: tuple[str, ...]) -> ProviderClient:
+    """The client of one provider; `keys` are the real ones, the first is used."""
+    http = http_client()
+    sdk = anthropic.Anthropic(
+        api_key=keys[0] if keys else NO_KEY,
+        base_url=_base_url(settings.base_url),
+        max_retries=0,
+        timeout=None,
+        http_client=http,
+        open_telemetry=False,
+    )
+    dialect = Dialect(
+        encode=AnthropicEncoder(settings.name, settings.extra_body),
+        decoder=partial(AnthropicDecoder, settings.name),
+        post=partial(_post, sdk),
+        sdk_error=anthropic.AnthropicError,
+    )
+    return ProviderClient(settings.name, dialect, http, keys)
+
+
+def _base_url(configured: str | None) -> str | None:
+    """This SDK adds `/v1` itself; an address that ends in it, as other protocols want it, means the same server."""
+    return configured.rstrip("/").removesuffix("/v1") if configured else None
+
+
+def _post(sdk: anthropic.Anthropic, body: bytes) -> httpx2.Response:
+    answer: object = sdk.post(
+        "/v1/messages", cast_to=httpx2.Response, content=body, stream=True, stream_cls=anthropic.Stream[object]
+    )
+    return cast("httpx2.Response", answer)

@@ -1,0 +1,67 @@
+"""From the configuration of a provider to its model client. The SDKs load when the first client is made.
+
+They take most of a second to import, and a process that only submits or reads never needs them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from orchestration.errors import ConfigError
+from orchestration.providers.settings import Api, ProviderSettings
+
+if TYPE_CHECKING:
+    from orchestration.providers.client import ProviderClient
+
+# What a turn decides, not a provider: a provider that changed it would break the history or the grace call.
+_NOT_EXTRA = ("messages", "model", "system", "tool_choice", "tools")
+
+
+def connect(settings: ProviderSettings) -> ProviderClient:
+    """The client of one provider, with one pool of connections. Make one per process, after it forked, and keep it.
+
+    Raises ConfigError.
+    """
+    _check(settings)
+    keys = settings.keys()
+    for key in keys:
+        if not key.isascii() or not key.isprintable() or " " in key:
+            raise ConfigError(f"A key of [providers.{settings.name}] has characters that no key has: check api_keys.")
+    if not keys and settings.base_url is None:
+        raise ConfigError(
+            f"The provider {settings.name!r} has neither api_keys nor a base_url: set one of them under "
+            f"[providers.{settings.name}]."
+        )
+    match settings.api:
+        case Api.OPENAI_CHAT:
+            from orchestration.providers.openai_chat import client as openai_chat
+
+            return openai_chat.connect(settings, keys)
+        case Api.ANTHROPIC:
+            from orchestration.providers.anthropic_messages import client as anthropic_messages
+
+            return anthropic_messages.connect(settings, keys)
+        case Api.OPENAI_RESPONSES:
+            raise ConfigError(
+                f"The provider {settings.name!r} asks for the api {settings.api.value!r}, which this version does not "
+                f"speak: use {Api.OPENAI_CHAT.value!r} or {Api.ANTHROPIC.value!r}."
+            )
+
+
+def preload() -> None:
+    """Import what `connect` will need. For a background thread at a worker's start, so that no turn waits for it."""
+    for api in ("openai_chat", "anthropic_messages"):
+        importlib.import_module(f"orchestration.providers.{api}.client")
+
+
+def _check(settings: ProviderSettings) -> None:
+    where = f"[providers.{settings.name}]"
+    if settings.base_url is not None:
+        address = urlsplit(settings.base_url)
+        if address.scheme not in ("http", "https") or not address.hostname:
+            raise ConfigError(f"The base_url of {where} is no http or https address.")
+    wrong = [name for name in _NOT_EXTRA if name in settings.extra_body]
+    if wrong:
+        raise ConfigError(f"extra_body of {where} may not set {', '.join(wrong)}: a turn decides that.")

@@ -1,0 +1,112 @@
+"""One attempt of one model call, the same for every protocol: send, read, translate what went wrong."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import httpx2
+
+from orchestration.errors import CallInterrupted
+from orchestration.ports import ModelRequest, Reply, StopSignal
+from orchestration.providers.connections.backend import watch_connections
+from orchestration.providers.connections.watch import CallWatch
+from orchestration.providers.failures import Malformed, Reported, Translator, request_id
+from orchestration.providers.wire.decoding import Decoder
+from orchestration.providers.wire.strict_json import object_of
+
+log = logging.getLogger(__name__)
+
+MAX_EVENT_BYTES = 32 * 1024 * 1024
+IDLE_CONNECTIONS = 400
+IDLE_CONNECTION_S = 30.0
+# After the end marker: how long its usage may take to come, and how long the end of the body may. A body that was read
+# to its end leaves a connection that the next call can use.
+USAGE_S = 5.0
+END_OF_BODY_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What differs between protocols. `post` sends a body through the SDK and returns an answer that is not read yet."""
+
+    encode: Callable[[ModelRequest], bytes]
+    decoder: Callable[[Callable[[str], None]], Decoder]
+    post: Callable[[bytes], httpx2.Response]
+    sdk_error: type[Exception]
+
+
+class ProviderClient:
+    """A ModelClient over an SDK. One serves every thread of a process; make it after the process has forked."""
+
+    def __init__(self, name: str, dialect: Dialect, http: httpx2.Client, secrets: Sequence[str]) -> None:
+        self._name = name
+        self._dialect = dialect
+        self._http = http
+        self._translator = Translator(name, secrets)
+        self._faults = (dialect.sdk_error, httpx2.HTTPError, httpx2.InvalidURL, Malformed, Reported)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def close(self) -> None:
+        """Close the idle connections; no call may be made any more."""
+        self._http.close()
+
+    def reply(self, request: ModelRequest, *, stop: StopSignal, on_text: Callable[[str], None]) -> Reply:
+        """Make exactly one attempt; see ModelClient. A whole answer is returned even if the stop came meanwhile."""
+        if stop.is_set():
+            raise CallInterrupted("the model call was stopped before it began")
+        body = self._dialect.encode(request)
+        decoder = self._dialect.decoder(on_text)
+        response: httpx2.Response | None = None
+        with CallWatch(request.limits, stop) as watch:
+            try:
+                response = self._dialect.post(body)
+                return self._read(response, decoder, watch)
+            except self._faults as error:
+                raise self._translator.translate(error, watch, response=response, usage=decoder.usage) from error
+            finally:
+                if response is not None:
+                    response.close()
+
+    def _read(self, response: httpx2.Response, decoder: Decoder, watch: CallWatch) -> Reply:
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind == "text/event-stream":
+            self._read_events(response, decoder, watch)
+        elif kind.endswith("json"):
+            watch.token()
+            decoder.document(object_of(response.read(), "the answer"))
+        else:
+            raise Malformed(f"the answer is {kind or 'of no stated type'}: neither an event stream nor JSON")
+        return decoder.reply(request_id(response.headers))
+
+    def _read_events(self, response: httpx2.Response, decoder: Decoder, watch: CallWatch) -> None:
+        was_whole = False
+        try:
+            for event in httpx2.EventSource(response, MAX_EVENT_BYTES):
+                if decoder.is_closed:
+                    continue
+                is_news = decoder.event(event.event, event.data)
+                if decoder.is_closed:
+                    watch.settle(END_OF_BODY_S)
+                elif decoder.is_whole and not was_whole:
+                    was_whole = True
+                    watch.settle(USAGE_S)
+                elif is_news and not was_whole:
+                    watch.token()
+        except httpx2.HTTPError as error:
+            if not decoder.is_whole:
+                raise
+            # The answer is paid for and here; only the connection cannot be kept.
+            log.debug("model.body_not_ended", extra={"provider": self._name, "cause": type(error).__name__})
+
+
+def http_client() -> httpx2.Client:
+    """The pooled HTTP client of one provider. Never waits for a free connection: a process's threads are the bound."""
+    limits = httpx2.Limits(
+        max_connections=None, max_keepalive_connections=IDLE_CONNECTIONS, keepalive_expiry=IDLE_CONNECTION_S
+    )
+    return watch_connections(httpx2.Client(limits=limits, timeout=None, follow_redirects=True))

@@ -1,0 +1,1 @@
+"""Connections that keep the limits and the stop of the model call that uses them."""

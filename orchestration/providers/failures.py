@@ -1,0 +1,179 @@
+"""What an SDK or the HTTP library raised, as one of our errors. Nothing of theirs leaves the adapters.
+
+Their texts may quote a key, and a logged traceback shows every text of its chain, so keys are masked in the whole
+chain, not in our sentence alone.
+"""
+
+from __future__ import annotations
+
+import math
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx2
+
+from orchestration.errors import CallInterrupted, ErrorClass, ModelError
+from orchestration.providers.connections.watch import CallWatch
+from orchestration.providers.error_classes import classify, error_object
+from persistence.records.text import clean
+from persistence.records.usage import Usage
+
+MESSAGE_CHARS = 500
+MASK = "[key]"
+
+
+class Malformed(Exception):
+    """What came is no answer; the text says what was wrong with it."""
+
+
+class Reported(Exception):
+    """The provider reported an error in the place of an answer. `detail` is its error object."""
+
+    def __init__(self, body: object) -> None:
+        self.detail = error_object(body)
+        super().__init__(said(self.detail) or "an error without a message")
+
+
+class Translator:
+    """Turns what ended an attempt at one provider into ModelError or CallInterrupted."""
+
+    def __init__(self, provider: str, secrets: Sequence[str]) -> None:
+        self._provider = provider
+        # The longest first: one key may be the beginning of another.
+        self._secrets = sorted((s for s in secrets if len(s) > 3), key=len, reverse=True)
+
+    def translate(
+        self,
+        error: Exception,
+        watch: CallWatch,
+        *,
+        response: httpx2.Response | None = None,
+        usage: Usage | None = None,
+    ) -> ModelError | CallInterrupted:
+        """The error to raise from `error`, whose texts hold no key any more.
+
+        `response` is the answer that had begun, if one had; `usage` is what it had told of its tokens.
+        """
+        for one in _chain(error):
+            one.args = tuple(self._mask(a) if isinstance(a, str) else a for a in one.args)
+        if watch.is_stopped:
+            return CallInterrupted("the model call was stopped")
+        answer = response or _response_of(error)
+        status = answer.status_code if answer is not None else None
+        found, text = _what_happened(error, watch, is_answering=response is not None)
+        return ModelError(
+            found,
+            self._sentence(text),
+            retry_after_s=retry_after_s(answer.headers) if answer is not None and response is None else None,
+            status=status,
+            request_id=request_id(answer.headers) if answer is not None else None,
+            usage=usage,
+        )
+
+    def _sentence(self, text: str) -> str:
+        whole = f"{self._provider}: {' '.join(clean(self._mask(text)).split())}"
+        return whole if len(whole) <= MESSAGE_CHARS else whole[: MESSAGE_CHARS - 1] + "…"
+
+    def _mask(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, MASK)
+        return text
+
+
+def said(detail: Mapping[str, Any]) -> str:
+    """What an error object says to a person."""
+    message = detail.get("message")
+    return message if isinstance(message, str) else ""
+
+
+def request_id(headers: Mapping[str, str]) -> str | None:
+    """The provider's name for this request: Anthropic's header, then OpenAI's."""
+    found = headers.get("request-id") or headers.get("x-request-id")
+    return clean(found)[:200] if found else None
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """The wait that a provider asked for, in seconds: milliseconds before seconds before a date. None for nonsense.
+
+    A date is read against the answer's own `Date` where it has one, because our clock and theirs may differ.
+    https://www.rfc-editor.org/rfc/rfc9110#field.retry-after
+    """
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    asked = headers.get("retry-after")
+    seconds = _number(asked)
+    if seconds is not None or asked is None:
+        return seconds
+    try:
+        until = parsedate_to_datetime(asked)
+        sent = headers.get("date")
+        now = parsedate_to_datetime(sent) if sent else datetime.now(UTC)
+        return max(0.0, (until - now).total_seconds())
+    except (TypeError, ValueError):  # no date, or one with a time zone and one without
+        return None
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value >= 0 else None
+
+
+def _what_happened(error: Exception, watch: CallWatch, *, is_answering: bool) -> tuple[ErrorClass, str]:
+    if watch.passed is not None:
+        return ErrorClass.TIMEOUT, watch.sentence
+    if isinstance(error, Reported):
+        return classify(None, error.detail, str(error)), str(error)
+    if isinstance(error, Malformed):
+        return ErrorClass.MALFORMED_STREAM, str(error)
+    refused = _response_of(error)
+    if refused is not None:
+        detail = error_object(getattr(error, "body", None))
+        text = said(detail) or str(error)
+        return classify(refused.status_code, detail, text), f"status {refused.status_code}: {text}"
+    if is_answering:
+        return ErrorClass.MALFORMED_STREAM, f"the answer broke off: {_innermost(error)}"
+    return _of_transport(error)
+
+
+def _of_transport(error: Exception) -> tuple[ErrorClass, str]:
+    causes = list(_chain(error))
+    text = _innermost(error)
+    if any(isinstance(one, httpx2.TimeoutException) for one in causes):
+        return ErrorClass.TIMEOUT, text
+    if any(isinstance(one, ssl.SSLError) and not isinstance(one, ssl.SSLEOFError) for one in causes):
+        return ErrorClass.TLS, text
+    if any(isinstance(one, httpx2.RequestError) for one in causes):
+        return ErrorClass.CONNECT, text
+    return ErrorClass.UNKNOWN, text
+
+
+def _response_of(error: Exception) -> httpx2.Response | None:
+    """The answer that the SDK made this error from; both SDKs keep it at the same place."""
+    response = getattr(error, "response", None)
+    return response if isinstance(response, httpx2.Response) else None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """`error` and everything that a traceback of it would show."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop(0)
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        waiting += [one.__cause__, one.__context__]
+
+
+def _innermost(error: Exception) -> str:
+    """The text nearest to the fault: the SDKs' own says "Connection error." and no more."""
+    texts = [str(one) or type(one).__name__ for one in _chain(error)]
+    return texts[1] if len(texts) > 1 else texts[0]

@@ -1,0 +1,48 @@
+"""A ModelClient for OpenAI Chat Completions, through the openai SDK.
+
+The SDK keeps what it is good at: addresses, authentication, headers, pooling, classes of errors. The body is sent as
+bytes and the answer is read as bytes, so no call pays for validating its whole history again.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import cast
+
+import httpx2
+import openai
+
+from orchestration.providers.client import Dialect, ProviderClient, http_client
+from orchestration.providers.openai_chat.decoding import OpenAIDecoder
+from orchestration.providers.openai_chat.encoding import OpenAIEncoder
+from orchestration.providers.settings import ProviderSettings
+
+# The SDK wants a key, many local servers do not: this is what they get.
+NO_KEY = "none"
+
+
+def connect(settings: ProviderSettings, keys: tuple[str, ...]) -> ProviderClient:
+    """The client of one provider; `keys` are the real ones, the first is used."""
+    http = http_client()
+    sdk = openai.OpenAI(
+        api_key=keys[0] if keys else NO_KEY,
+        base_url=settings.base_url,
+        max_retries=0,
+        timeout=None,
+        http_client=http,
+    )
+    dialect = Dialect(
+        encode=OpenAIEncoder(settings.name, settings.extra_body),
+        decoder=partial(OpenAIDecoder, settings.name),
+        post=partial(_post, sdk),
+        sdk_error=openai.OpenAIError,
+    )
+    return ProviderClient(settings.name, dialect, http, keys)
+
+
+def _post(sdk: openai.OpenAI, body: bytes) -> httpx2.Response:
+    # Asked for as a plain response, the SDK hands the answer over unread and leaves its stream class aside.
+    answer: object = sdk.post(
+        "/chat/completions", cast_to=httpx2.Response, content=body, stream=True, stream_cls=openai.Stream[object]
+    )
+    return cast("httpx2.Response", answer)

@@ -1,0 +1,1 @@
+"""What the encoders and decoders of every protocol share."""

@@ -1,0 +1,83 @@
+"""What a decoder is, and what the decoders of every protocol share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from orchestration.ports import Reply
+from orchestration.providers.wire.strict_json import loads
+from persistence.records.message import Json, dumps
+from persistence.records.text import clean, clean_value
+from persistence.records.usage import Usage
+
+_ESCAPED_BAD = re.compile(r"\\u(0000|[dD][89a-fA-F])")
+
+
+class Decoder(Protocol):
+    """Puts one answer together. Raises failures.Malformed and failures.Reported."""
+
+    @property
+    def is_whole(self) -> bool:
+        """The end marker was seen: what came is an answer."""
+        ...
+
+    @property
+    def is_closed(self) -> bool:
+        """Nothing that matters can follow."""
+        ...
+
+    @property
+    def usage(self) -> Usage | None:
+        """What was told of the tokens so far."""
+        ...
+
+    def event(self, name: str, data: str) -> bool:
+        """Take one event of a stream. True if it carried something new, which a keep-alive does not."""
+        ...
+
+    def document(self, body: Json) -> None:
+        """Take the whole answer as one JSON document: some servers do not stream."""
+        ...
+
+    def reply(self, request_id: str | None) -> Reply: ...
+
+
+class TextFeed:
+    """Hands text on as it streams, cleaned: half of a surrogate pair waits for the other half."""
+
+    def __init__(self, on_text: Callable[[str], None]) -> None:
+        self._on_text = on_text
+        self._half = ""
+
+    def __call__(self, text: str) -> None:
+        text, self._half = self._half + text, ""
+        if text and "\ud800" <= text[-1] <= "\udbff":
+            text, self._half = text[:-1], text[-1]
+        if text:
+            self._on_text(clean(text))
+
+
+def arguments(text: str) -> str:
+    """A call's arguments as they are kept: the model's own JSON text, to the byte.
+
+    Except where an escape in it names a character that neither Postgres nor a provider takes (NUL, half a surrogate
+    pair): then the value is cleaned and written anew.
+    """
+    if not _ESCAPED_BAD.search(text):
+        return text
+    try:
+        value = loads(text)
+    except ValueError:
+        return text
+    cleaned = clean_value(value)
+    return text if cleaned == value else dumps(cleaned)
+
+
+def count(usage: Mapping[str, Any], *path: str) -> int:
+    """A number of tokens in what a provider tells of usage. Every field may be missing: then it is 0."""
+    found: Any = usage
+    for name in path:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found if isinstance(found, int) and found > 0 else 0
