@@ -32,12 +32,19 @@ def run_turn(turn_id: UUID, runtime: Runtime, *, alone: bool = False) -> Turn:
         raise LeaseHeld(f"turn {turn_id} is left to another worker: this one is leaving")
     asked_at = time.monotonic()
     turn = turns.claim(
-        runtime.database, turn_id, worker=runtime.worker, lease=runtime.lease, slice_=runtime.slice_, alone=alone
+        runtime.database,
+        turn_id,
+        worker=runtime.worker,
+        lease=runtime.lease,
+        slice_=runtime.slice_,
+        alone=alone,
+        workspace_id=runtime.workspace_id,
     )
     carried = Carried(turn, alone=alone)
     carried.confirm(asked_at)
     runtime.registry.add(carried)
     try:
+        runtime.on_claimed(turn.id)
         while turn.is_ours_to_move:
             turn = advance(turn, carried, runtime)
             carried.move(turn)

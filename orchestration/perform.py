@@ -107,7 +107,7 @@ def _run_tools(step: RunTools, turn: Turn, carried: Carried, runtime: Runtime) -
         return answers.tools_ran(turn, doubtful, step.then_start)
     try:
         specs = {s.name: s for s in runtime.toolbox.specs(turn.agent.tools)}
-        workspace = runtime.workspace(turn.session_id)
+        workspace = runtime.workspace(turn)
     except (ConfigError, UnknownTool) as error:
         return answers.unfit_worker(turn, runtime.worker, str(error))
     carried.begin_step(_limit_s(calls, specs, turn.agent.tool_timeout_s) + _SLACK_S)

@@ -11,25 +11,34 @@ from uuid import UUID
 from orchestration.carrying import Registry
 from orchestration.ports import ModelClient, Toolbox
 from persistence.database import Database
+from persistence.records.turn import Turn
 
 
 def _nobody_listens(_turn_id: UUID, _text: str) -> None:
     """Live text has no reader in this process."""
 
 
+def _nobody_waits(_turn_id: UUID) -> None:
+    """Nobody outside is told that a turn was claimed."""
+
+
 @dataclass(frozen=True)
 class Runtime:
-    """`models` gives the client of a provider by its configured name, `workspace` the folder of a session.
+    """`models` gives the client of a provider by its configured name, `workspace` the folder of a turn's
+    session, in the root that `workspace_id` names.
 
     Both raise ConfigError when this worker lacks it. `on_text` hears the words of a model as they come; they may be lost.
+    `on_claimed` is called once a turn is ours.
     """
 
     database: Database
     models: Callable[[str], ModelClient]
     toolbox: Toolbox
-    workspace: Callable[[UUID], Path]
+    workspace: Callable[[Turn], Path]
     worker: str
+    workspace_id: str | None = None
     lease: timedelta = timedelta(seconds=10)
     slice_: timedelta = timedelta(minutes=5)
     registry: Registry = field(default_factory=Registry)
     on_text: Callable[[UUID, str], None] = _nobody_listens
+    on_claimed: Callable[[UUID], None] = _nobody_waits

@@ -117,8 +117,9 @@ _MODEL_CALL = """model_call AS (
   FROM held
 )"""
 
+# Whoever ended the turn has the first go at the delivery; the sender comes after it.
 _DELIVERY = """delivery AS (
-  INSERT INTO deliveries (turn_id, resumes, kind, next_at) SELECT held.id, held.resumes, 'celery_result', now() FROM held
+  INSERT INTO deliveries (turn_id, resumes, kind, next_at) SELECT held.id, held.resumes, 'celery_result', now() + interval '2 seconds' FROM held
 )"""
 
 

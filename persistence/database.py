@@ -7,6 +7,7 @@ ORM. No connection is held between two statements, so none is held while a model
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
@@ -29,10 +30,33 @@ _OPTIONS = "-c statement_timeout=30s -c lock_timeout=10s -c idle_in_transaction_
 _TRY_AGAIN = ("08", "25006", "40", "53", "55P03", "57", "58")
 
 
-class Database:
-    """A pool for one process. Thread-safe; at most `connections` are open at once."""
+class Statements(ABC):
+    """Something that runs one statement at a time: a pool, or the leader's one connection."""
 
-    def __init__(self, url: str, *, connections: int = 12, name: str = "perdure") -> None:
+    @abstractmethod
+    def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
+        """Run one statement and commit it; the rows it returns, as mappings.
+
+        Raises DatabaseUnavailable when Postgres is away or asks to try again: the outcome is then unknown.
+        """
+
+    def one_or_none(self, sql: str, params: Params | None = None) -> Row | None:
+        found = self.rows(sql, params)
+        return found[0] if found else None
+
+    def one(self, sql: str, params: Params | None = None) -> Row:
+        return self.rows(sql, params)[0]
+
+
+class Database(Statements):
+    """A pool for one process. Thread-safe; at most `connections` are open at once.
+
+    `is_patient_about_disk` is False for what a crash may undo (a renewal): its commits do not wait for the disk.
+    """
+
+    def __init__(
+        self, url: str, *, connections: int = 12, name: str = "perdure", is_patient_about_disk: bool = True
+    ) -> None:
         self.url = url
         self._engine: Engine = create_engine(
             url,
@@ -46,7 +70,7 @@ class Database:
             connect_args={
                 "connect_timeout": 5,
                 "application_name": name,
-                "options": _OPTIONS,
+                "options": _OPTIONS + ("" if is_patient_about_disk else " -c synchronous_commit=off"),
                 "prepare_threshold": 2,
                 "keepalives_idle": 10,
                 "keepalives_interval": 3,
@@ -56,19 +80,8 @@ class Database:
         )
 
     def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
-        """Run one statement and commit it; the rows it returns, as mappings.
-
-        Raises DatabaseUnavailable when Postgres is away or asks to try again: the outcome is then unknown.
-        """
         with self._connection() as connection:
             return _run(connection, sql, params)
-
-    def one_or_none(self, sql: str, params: Params | None = None) -> Row | None:
-        found = self.rows(sql, params)
-        return found[0] if found else None
-
-    def one(self, sql: str, params: Params | None = None) -> Row:
-        return self.rows(sql, params)[0]
 
     @contextmanager
     def transaction(self) -> Generator[Transaction, None, None]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
-from persistence.database import Database
+from persistence.database import Statements
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +34,33 @@ _RECENT = """
 SELECT turn_id, resumes, kind, target, attempts FROM deliveries
 WHERE state = 'sent' AND kind = %(kind)s AND sent_at > now() - %(age)s ORDER BY sent_at DESC LIMIT %(limit)s"""
 
+_AGAIN = """
+UPDATE deliveries SET state = 'pending', attempts = 0, next_at = now()
+WHERE state = 'sent' AND kind = %(kind)s AND sent_at > now() - %(age)s"""
+
 _SENT = """
 UPDATE deliveries SET state = 'sent', sent_at = coalesce(sent_at, now())
 WHERE turn_id = %(turn)s AND resumes = %(resumes)s AND kind = %(kind)s AND target = %(target)s"""
 
 
 def take_due(
-    database: Database, kind: str, *, limit: int = 100, pause: timedelta = timedelta(seconds=1)
+    database: Statements, kind: str, *, limit: int = 100, pause: timedelta = timedelta(seconds=1)
 ) -> list[Delivery]:
     """The deliveries to send now. Each is put off before it is returned, so a sender that dies only delays it."""
     return _deliveries(database, _TAKE, {"kind": kind, "limit": limit, "pause": pause})
 
 
-def recent(database: Database, kind: str, *, age: timedelta, limit: int = 1000) -> list[Delivery]:
+def recent(database: Statements, kind: str, *, age: timedelta, limit: int = 1000) -> list[Delivery]:
     """What was sent within `age`, newest first: for a receiver that can forget."""
     return _deliveries(database, _RECENT, {"kind": kind, "age": age, "limit": limit})
 
 
-def mark_sent(database: Database, delivery: Delivery) -> None:
+def send_all_again(database: Statements, kind: str, *, age: timedelta) -> None:
+    """The receiver has forgotten everything: what was sent within `age` is due once more."""
+    database.rows(_AGAIN, {"kind": kind, "age": age})
+
+
+def mark_sent(database: Statements, delivery: Delivery) -> None:
     database.rows(
         _SENT,
         {
@@ -63,7 +72,7 @@ def mark_sent(database: Database, delivery: Delivery) -> None:
     )
 
 
-def _deliveries(database: Database, sql: str, params: dict[str, object]) -> list[Delivery]:
+def _deliveries(database: Statements, sql: str, params: dict[str, object]) -> list[Delivery]:
     return [
         Delivery(r["turn_id"], r["resumes"], r["kind"], r["target"], r["attempts"]) for r in database.rows(sql, params)
     ]

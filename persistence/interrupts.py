@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from persistence.database import Database
+from persistence.database import Statements
 from persistence.errors import NotFound
 from persistence.records.turn import TurnStatus
 
@@ -13,7 +13,7 @@ UPDATE turns SET interrupt_requested_at = coalesce(interrupt_requested_at, now()
 WHERE id = %(id)s AND exit_reason IS NULL RETURNING status"""
 
 
-def stamp(database: Database, turn_id: UUID) -> TurnStatus:
+def stamp(database: Statements, turn_id: UUID) -> TurnStatus:
     """Ask a turn to end at its next safe point, durably; its status just now. An ended turn is left as it is.
 
     Raises NotFound.
@@ -26,7 +26,7 @@ def stamp(database: Database, turn_id: UUID) -> TurnStatus:
     return TurnStatus(row["status"])
 
 
-def live_among(database: Database, turn_ids: list[UUID]) -> set[UUID]:
+def live_among(database: Statements, turn_ids: list[UUID]) -> set[UUID]:
     """Those of `turn_ids` that exist and have not ended."""
     rows = database.rows(
         "SELECT id FROM turns WHERE id = ANY (%(ids)s::uuid[]) AND exit_reason IS NULL", {"ids": turn_ids}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
-from persistence.database import Database
+from persistence.database import Statements
 from persistence.errors import LeaseLost
 
 
@@ -96,7 +96,7 @@ WITH dead AS (
 SELECT id, queue, worker, crash_count, is_suspect FROM back"""
 
 
-def renew(database: Database, held: Sequence[Held], *, lease: timedelta) -> dict[UUID, Signs]:
+def renew(database: Statements, held: Sequence[Held], *, lease: timedelta) -> dict[UUID, Signs]:
     """Extend the leases of all these turns in one statement. A turn that is missing from the answer is lost."""
     params = {"ids": [h.turn_id for h in held], "tokens": [h.fencing_token for h in held], "lease": lease}
     found = list(database.rows(_RENEW, params))
@@ -105,14 +105,14 @@ def renew(database: Database, held: Sequence[Held], *, lease: timedelta) -> dict
     return {r["id"]: Signs(r["is_interrupted"], r["is_slice_over"]) for r in found}
 
 
-def prove(database: Database, held: Held, *, lease: timedelta) -> None:
+def prove(database: Statements, held: Held, *, lease: timedelta) -> None:
     """Extend one lease now. Raises LeaseLost when the turn is not ours any more."""
     params = {"ids": [held.turn_id], "tokens": [held.fencing_token], "lease": lease}
     if not database.rows(_RENEW.replace(" SKIP LOCKED", ""), params):
         raise LeaseLost(f"turn {held.turn_id} has another owner")
 
 
-def hand_back(database: Database, held: Held) -> bool:
+def hand_back(database: Statements, held: Held) -> bool:
     """Queue the turn again although its step has not ended. Counts no crash; the step's late write will be refused."""
     told = f"""WITH back AS ({_HAND_BACK})
     INSERT INTO events (turn_id, seq, type, payload)
@@ -120,21 +120,21 @@ def hand_back(database: Database, held: Held) -> bool:
     return bool(database.rows(told, {"id": held.turn_id, "token": held.fencing_token}))
 
 
-def take_back_expired(database: Database, *, limit: int = 100) -> list[TakenBack]:
+def take_back_expired(database: Statements, *, limit: int = 100) -> list[TakenBack]:
     """Queue the turns whose lease has run out. The one way back from a dead owner, and the only place that counts crashes."""
     return _take_back(database, "lease_expires_at < now()", limit, [])
 
 
-def take_back_from(database: Database, workers: Sequence[str], *, limit: int = 1000) -> list[TakenBack]:
+def take_back_from(database: Statements, workers: Sequence[str], *, limit: int = 1000) -> list[TakenBack]:
     """Queue the turns of workers that are known to be dead, without waiting for their leases."""
     return _take_back(database, "worker = ANY (%(workers)s::text[])", limit, workers)
 
 
-def owners(database: Database) -> list[str]:
+def owners(database: Statements) -> list[str]:
     """The workers that carry a turn just now."""
     return [r["worker"] for r in database.rows("SELECT DISTINCT worker FROM turns WHERE status = 'running'")]
 
 
-def _take_back(database: Database, rule: str, limit: int, workers: Sequence[str]) -> list[TakenBack]:
+def _take_back(database: Statements, rule: str, limit: int, workers: Sequence[str]) -> list[TakenBack]:
     rows = database.rows(_TAKE_BACK.format(rule=rule), {"limit": limit, "workers": list(workers)})
     return [TakenBack(r["id"], r["queue"], r["worker"], r["crash_count"], r["is_suspect"]) for r in rows]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from persistence.database import Database
+from persistence.database import Statements
 from persistence.turns import CLAIMABLE
 
 
@@ -78,12 +78,12 @@ class Room:
     waiting: int
 
 
-def room(database: Database, queue: str) -> Room:
+def room(database: Statements, queue: str) -> Room:
     row = database.one(_ROOM, {"queue": queue})
     return Room(int(row["free"]), int(row["waiting"]))
 
 
-def dispatch(database: Database, queue: str, *, limit: int, resend: bool) -> list[Wake]:
+def dispatch(database: Statements, queue: str, *, limit: int, resend: bool) -> list[Wake]:
     """Choose up to `limit` claimable turns and stamp them as dispatched; the caller sends their wakes.
 
     `resend` also chooses those whose wake was sent over 5 s ago and may have been lost.
@@ -92,28 +92,28 @@ def dispatch(database: Database, queue: str, *, limit: int, resend: bool) -> lis
     return [Wake(r["id"], r["queue"]) for r in rows]
 
 
-def mark_dispatched(database: Database, turn_id: UUID) -> None:
+def mark_dispatched(database: Statements, turn_id: UUID) -> None:
     database.rows(
         "UPDATE turns SET dispatched_at = now() WHERE id = %(id)s AND status = 'queued' AND dispatched_at IS NULL",
         {"id": turn_id},
     )
 
 
-def continue_due_waits(database: Database, *, limit: int = 500) -> list[Wake]:
+def continue_due_waits(database: Statements, *, limit: int = 500) -> list[Wake]:
     """Queue the turns whose wait is over."""
     return [Wake(r["id"], r["queue"]) for r in database.rows(_DUE, {"limit": limit})]
 
 
-def report(database: Database, worker: WorkerSigns) -> None:
+def report(database: Statements, worker: WorkerSigns) -> None:
     """Say that this worker is alive and how much room it has."""
     database.rows(_SEEN, {f: getattr(worker, f) for f in WorkerSigns.__dataclass_fields__})
 
 
-def forget(database: Database, worker_id: str) -> None:
+def forget(database: Statements, worker_id: str) -> None:
     """A worker leaves in order."""
     database.rows("DELETE FROM workers WHERE id = %(id)s", {"id": worker_id})
 
 
-def forget_silent(database: Database) -> None:
+def forget_silent(database: Statements) -> None:
     """Drop the workers that have not been seen for an hour."""
     database.rows("DELETE FROM workers WHERE seen_at < now() - interval '1 hour'")

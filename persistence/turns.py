@@ -36,11 +36,16 @@ WITH claimed AS (
       ELSE deadline END,
     started_at = coalesce(started_at, now()), event_seq = event_seq + 1
   WHERE id = %(id)s AND {CLAIMABLE} AND (NOT is_suspect OR %(alone)s)
+    AND EXISTS (SELECT FROM sessions s WHERE s.id = t.session_id
+      AND (s.workspace_id IS NULL OR s.workspace_id = %(workspace)s::text))
   RETURNING *
 ), first_message AS (
   INSERT INTO messages (session_id, seq, turn_id, iteration, role, origin, content)
   SELECT session_id, last_seq, id, 0, 'user', 'user', input FROM claimed
   WHERE started_at = now() -- set by this very statement: the first claim
+), rooted AS (
+  UPDATE sessions s SET workspace_id = %(workspace)s::text FROM claimed
+  WHERE s.id = claimed.session_id AND s.workspace_id IS NULL AND %(workspace)s::text IS NOT NULL
 ), told AS (
   INSERT INTO events (turn_id, seq, type, payload)
   SELECT id, event_seq, 'turn.claimed', json_build_object('worker', worker, 'fencing_token', fencing_token) FROM claimed
@@ -65,17 +70,33 @@ WHERE turn_id = %(id)s AND call_id = ANY (%(calls)s::text[]) ORDER BY n"""
 
 
 def claim(
-    database: Database, turn_id: UUID, *, worker: str, lease: timedelta, slice_: timedelta, alone: bool = False
+    database: Database,
+    turn_id: UUID,
+    *,
+    worker: str,
+    lease: timedelta,
+    slice_: timedelta,
+    alone: bool = False,
+    workspace_id: str | None = None,
 ) -> Turn:
     """Take a queued turn for this worker and load it. A claim makes every older lease stale.
 
     The first claim appends the request to the session's messages. `alone` also takes a suspect (a turn that was taken
-    back in the middle of a tool call), which only a process that carries nothing else may do.
+    back in the middle of a tool call), which only a process that carries nothing else may do. `workspace_id` names the
+    worker's workspace root: a session stays with the root that it began in.
 
-    Raises LeaseHeld when the turn is not queued, is not its session's next, or is a suspect and we are not alone;
+    Raises LeaseHeld when the turn is not queued, is not its session's next, is a suspect and we are not alone, or has
+    its files elsewhere;
     LeaseLost when it was taken from us before it was loaded.
     """
-    params = {"id": turn_id, "worker": worker, "lease": lease, "slice": slice_, "alone": alone}
+    params = {
+        "id": turn_id,
+        "worker": worker,
+        "lease": lease,
+        "slice": slice_,
+        "alone": alone,
+        "workspace": workspace_id,
+    }
     try:
         row = database.one_or_none(_CLAIM, params)
     except IntegrityError as error:
@@ -100,6 +121,7 @@ def load(database: Database, turn_id: UUID) -> Turn:
         id=row["id"],
         session_id=row["session_id"],
         tenant_id=row["tenant_id"],
+        queue=row["queue"],
         agent=_agent(row["settings"]),
         system_prompt=row["system_prompt"] or "",
         status=TurnStatus(row["status"]),
@@ -185,3 +207,9 @@ def _counters(row: Row) -> Counters:
 @lru_cache(maxsize=512)
 def _agent(settings: str) -> AgentSettings:
     return AgentSettings.from_json(json.loads(settings))
+
+
+def is_suspect(database: Database, turn_id: UUID) -> bool:
+    """Whether the turn is queued and must be carried alone."""
+    row = database.one_or_none("SELECT is_suspect, status FROM turns WHERE id = %(id)s", {"id": turn_id})
+    return row is not None and row["is_suspect"] and row["status"] == TurnStatus.QUEUED

@@ -233,6 +233,7 @@ class Turn:
     id: UUID
     session_id: UUID
     tenant_id: UUID
+    queue: str
     agent: AgentSettings
     system_prompt: str
     status: TurnStatus

@@ -1,0 +1,114 @@
+"""Start, stop and resume turns from Python: what the command line, the Celery door and programs use alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from uuid import UUID
+
+import redis
+from celery import Celery
+
+from orchestration.history import RESUMED_NOTICE
+from orchestration.interrupting import interrupt
+from persistence import inbox, submission
+from persistence.database import Database
+from persistence.queue import Wake
+from persistence.records.turn import TurnStatus
+from persistence.submission import Request, Submitted
+from workers import config, results, servers, wakes
+from workers import settings as environment
+from workers.celery_app import app as celery_app
+from workers.config import DEFAULT_AGENT, Config
+from workers.settings import Settings
+
+
+class Client:
+    """One connection to a Perdure installation. Thread-safe; `close` it, or use it in a `with`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        database: Database,
+        keys: redis.Redis,
+        app: Celery,
+        configured: Config | None = None,
+    ) -> None:
+        self.settings = settings
+        self.database = database
+        self._keys = keys
+        self._app = app
+        self._config = configured
+
+    @classmethod
+    def open(cls, settings: Settings | None = None) -> Client:
+        """Raises ConfigError or ServersMissing with a sentence; no server is asked before it is needed."""
+        settings = settings or environment.load()
+        found = servers.look_up(settings)
+        database = Database(found.database_url, connections=4, name="perdure client")
+        return cls(settings, database=database, keys=wakes.connect(found.redis_url), app=celery_app)
+
+    @property
+    def config(self) -> Config:
+        """What perdure.toml and the environment say. Raises ConfigError."""
+        if self._config is None:
+            self._config = config.load(self.settings)
+        return self._config
+
+    def submit(
+        self,
+        prompt: str,
+        *,
+        agent: str = DEFAULT_AGENT,
+        session_id: UUID | None = None,
+        idempotency_key: str | None = None,
+        overrides: Mapping[str, str] | None = None,
+        priority: int = 0,
+        queue: str = "interactive",
+    ) -> Submitted:
+        """Store a turn and wake it. Once this has returned, it reaches an ending on its own.
+
+        Raises ConfigError (agent, model, settings), NotFound (session), Refused, DuplicateTurn, DatabaseUnavailable.
+        """
+        resolved = config.resolve_agent(self.config, agent, overrides)
+        asked = Request(prompt, resolved, session_id, idempotency_key, priority, queue)
+        submitted = submission.submit(self.database, asked)
+        if submitted.interrupts is not None:
+            self.interrupt(submitted.interrupts)
+        if submitted.is_new:
+            wakes.ring_after_commit(self._app, self.database, Wake(submitted.turn_id, submitted.queue))
+        return submitted
+
+    def interrupt(self, turn_id: UUID) -> TurnStatus:
+        """Ask a turn to end; its status after that. The stamp in Postgres comes first, the key in Redis is its bell."""
+        status = interrupt(self.database, turn_id)
+        if status is TurnStatus.RUNNING:
+            wakes.set_interrupt(self._keys, turn_id)
+        elif status is TurnStatus.INTERRUPTED:
+            results.deliver_now(self._app, self.database, turn_id)
+        return status
+
+    def steer(self, turn_id: UUID, text: str) -> int:
+        """Add words to a live turn; their number in its inbox. Raises Refused when it can no longer take them."""
+        return inbox.steer(self.database, turn_id, text)
+
+    def resume(self, turn_id: UUID, *, iterations: int = 0, tokens: int = 0, cost: Decimal = Decimal(0)) -> Submitted:
+        """Queue an ended turn again with raised caps. Raises NotFound, or Refused with what to do."""
+        resumed = submission.resume(
+            self.database, turn_id, notice=RESUMED_NOTICE, iterations=iterations, tokens=tokens, cost=cost
+        )
+        wakes.clear_interrupts(self._keys, [turn_id])
+        results.forget(self._app, turn_id)
+        wakes.ring_after_commit(self._app, self.database, Wake(resumed.turn_id, resumed.queue))
+        return resumed
+
+    def close(self) -> None:
+        self.database.close()
+        self._keys.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,30 @@
+"""One thread a process: reads the interrupt keys of all its turns, and stops those that are asked to."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import redis
+
+from orchestration.carrying import Registry
+from workers.wakes import KEY
+
+INTERVAL_S = 0.2
+
+
+class InterruptWatcher:
+    """Redis is the fast way; the stamp in Postgres, which the lease keeper sees, is the one that cannot be lost."""
+
+    def __init__(self, keys: redis.Redis, registry: Registry) -> None:
+        self._keys = keys
+        self._registry = registry
+
+    def run_once(self) -> None:
+        """Raises redis.RedisError while Redis is away."""
+        carried = self._registry.all()
+        if not carried:
+            return
+        values = cast("list[str | None]", self._keys.mget([f"{KEY}{c.turn.id}" for c in carried]))
+        for each, value in zip(carried, values, strict=True):
+            if value is not None:
+                each.interrupt()

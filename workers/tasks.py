@@ -1,0 +1,125 @@
+"""The Celery tasks: a wake, and the door for services that have nothing but Celery."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+from uuid import UUID
+
+from celery import Task
+from celery.exceptions import Ignore, Reject
+from celery.worker.request import Request
+
+from orchestration import loop
+from orchestration.errors import PerdureError
+from persistence import turns, views
+from persistence.database import patiently
+from persistence.errors import DatabaseUnavailable, LeaseHeld, LeaseLost, NotFound, StoreError
+from persistence.ids import parse_id
+from persistence.queue import Wake
+from persistence.records.turn import Turn, TurnStatus
+from persistence.submission import Submitted
+from workers import process, results, solo, wakes
+from workers.celery_app import app
+from workers.client import Client
+from workers.config import DEFAULT_AGENT
+
+log = logging.getLogger(__name__)
+
+
+class QuietRequest(Request):
+    """A message whose content is nobody's business: events, Flower and logs see none of it."""
+
+    def __init__(self, message: Any, *args: Any, **options: Any) -> None:
+        super().__init__(message, *args, **options)
+        self._argsrepr = "()"
+        self._kwargsrepr = "{}"
+
+
+class QuietTask(Task[..., Any]):
+    Request = "workers.tasks:QuietRequest"
+
+
+@app.task(name="perdure.run_turn", base=QuietTask, bind=True, ignore_result=True)
+def run_turn(self: Task[..., Any], turn_id: str) -> None:
+    """Wake a turn up. Losing this message is harmless: the dispatcher finds turns that nobody carries."""
+    parts, wanted = process.parts(), UUID(turn_id)
+    try:
+        _after(self, loop.run_turn(wanted, parts.runtime))
+    except LeaseHeld:
+        if not parts.registry.is_draining and turns.is_suspect(parts.runtime.database, wanted):
+            solo.carry(wanted)
+        _leave(self, wanted)
+    except LeaseLost:
+        log.warning("turn.lease_lost", extra={"turn_id": turn_id})
+        _leave(self, wanted)
+    except DatabaseUnavailable as error:
+        log.warning("turn.left", extra={"turn_id": turn_id, "reason": str(error)})
+        raise Ignore from error
+
+
+@app.task(
+    name="perdure.submit",
+    base=QuietTask,
+    bind=True,
+    acks_late=True,
+    reject_on_worker_lost=True,
+    throws=(StoreError, PerdureError, ValueError),
+)
+def submit(
+    self: Task[..., Any],
+    input: str,
+    agent: str = DEFAULT_AGENT,
+    session_id: str | None = None,
+    idempotency_key: str | None = None,
+    settings: dict[str, Any] | None = None,
+) -> str:
+    """Start a turn; its id. Sent twice under one message id (or one key), it starts one turn."""
+    parts = process.parts()
+    client = Client(parts.settings, database=parts.runtime.database, keys=parts.keys, app=app, configured=parts.config)
+
+    def attempt() -> Submitted:
+        return client.submit(
+            input,
+            agent=agent,
+            session_id=None if session_id is None else parse_id(session_id, "session"),
+            idempotency_key=idempotency_key or f"celery:{self.request.id}",
+            overrides={key: str(value) for key, value in (settings or {}).items()},
+        )
+
+    try:
+        return str(patiently(attempt, give_up=lambda: parts.registry.is_draining).turn_id)
+    except DatabaseUnavailable as error:
+        raise Reject(error, requeue=True) from error
+
+
+def _after(task: Task[..., Any], turn: Turn) -> None:
+    """A turn has left this worker: it ended, or it goes on elsewhere, later."""
+    parts = process.parts()
+    fields = {"turn_id": str(turn.id), "session_id": str(turn.session_id), "fencing_token": turn.fencing_token}
+    if turn.status.is_ending:
+        log.info("turn.ended", extra={**fields, "exit_reason": turn.exit_reason})
+        results.deliver_now(app, parts.runtime.database, turn.id)
+        wakes.clear_interrupts(parts.keys, [turn.id])
+        raise Ignore
+    if turn.status is TurnStatus.QUEUED:
+        log.info("turn.handed_back", extra=fields)
+        wakes.send(app, [Wake(turn.id, turn.queue)])
+    else:
+        log.info("turn.waits", extra=fields)
+    task.send_event("task-retried", exception=turn.status.value, traceback="")
+    raise Ignore
+
+
+def _leave(task: Task[..., Any], turn_id: UUID) -> None:
+    """The wake was not for us. It must not read as the end of the turn, and not as a new start after it."""
+    try:
+        view = views.turn(process.parts().runtime.database, turn_id)
+    except (NotFound, DatabaseUnavailable) as error:
+        log.warning("turn.left", extra={"turn_id": str(turn_id), "reason": str(error)})
+        raise Ignore from error
+    if view.status.is_ending:
+        results.store(app, view)
+    else:
+        task.send_event("task-retried", exception=view.status.value, traceback="")
+    raise Ignore
