@@ -17,6 +17,8 @@ from orchestration.errors import ConfigError
 
 PREFIX = "PERDURE_"
 DEFAULT_CONFIG = Path("perdure.toml")
+# Names the root of all workspaces, so that workers on several hosts can tell whether theirs is the same.
+WORKSPACE_ID_FILE = ".perdure-root"
 
 _DRIVER = "postgresql+psycopg://"
 _ACCEPTED = (_DRIVER, "postgresql://", "postgres://")

@@ -45,13 +45,21 @@ def up(home: Path, *, database_url: str | None = None, redis_url: str | None = N
 
 def find(home: Path, *, database_url: str | None = None, redis_url: str | None = None) -> Servers | None:
     """The servers as `up` would return them, if they run already; None where one does not. Nothing is started."""
-    home = home.resolve()
-    known = state.read(home)
-    if database_url is None and POSTGRES in known and postgres.find(home) is not None:
-        database_url = postgres.url(known[POSTGRES])
-    if redis_url is None and VALKEY in known and valkey.find(home) is not None:
-        redis_url = valkey.url(known[VALKEY])
+    database_url = database_url or running_postgres(home)
+    redis_url = redis_url or running_valkey(home)
     return None if database_url is None or redis_url is None else Servers(database_url, redis_url)
+
+
+def running_postgres(home: Path) -> str | None:
+    """The address of the Postgres of `home`, if it runs."""
+    access = state.read(home.resolve()).get(POSTGRES)
+    return postgres.url(access) if access is not None and postgres.find(home.resolve()) is not None else None
+
+
+def running_valkey(home: Path) -> str | None:
+    """The address of the Valkey of `home`, if it runs."""
+    access = state.read(home.resolve()).get(VALKEY)
+    return valkey.url(access) if access is not None and valkey.find(home.resolve()) is not None else None
 
 
 def down(home: Path, *, only: Collection[str] = EVERYTHING) -> tuple[str, ...]:
