@@ -85,6 +85,8 @@ def submit(database: Database, request: Request) -> Submitted:
     """
     if not request.prompt.strip():
         raise Refused("the prompt is empty: say what the turn should do")
+    if request.idempotency_key is not None and clean(request.idempotency_key) != request.idempotency_key:
+        raise Refused("the idempotency key has characters that no text may have: use letters and digits")
     with database.transaction() as transaction:
         known = _known(transaction, request)
         if known is not None:

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
+from orchestration.carrying import Carried
 from persistence import leases, queue
 from persistence.queue import WorkerSigns
 from workers.wiring import Parts
 
 log = logging.getLogger(__name__)
 
+# A thread cannot be killed. When this share of the slots (but not just a few) hangs in tools that outlast their limit,
+# the process is better replaced.
+_STUCK_SHARE = 0.1
+_FEWEST_STUCK = 8
+
 
 class LeaseKeeper:
     """`signs` describes the worker; None for a process that takes no wakes."""
 
-    def __init__(self, parts: Parts, signs: WorkerSigns | None) -> None:
+    def __init__(self, parts: Parts, signs: WorkerSigns | None, *, when_stuck: Callable[[], None]) -> None:
         self._parts = parts
         self._signs = signs
+        self._when_stuck = when_stuck
 
     @property
     def interval_s(self) -> float:
@@ -26,7 +34,7 @@ class LeaseKeeper:
 
     def run_once(self) -> None:
         """Renew what is inside its limit: a hung step must not look alive. Stop what is lost or interrupted."""
-        carried = [c for c in self._parts.registry.all() if c.is_inside_its_limit and not c.is_lost]
+        carried = self._alive()
         held = [c.held for c in carried]
         if held:
             asked_at = time.monotonic()
@@ -43,6 +51,22 @@ class LeaseKeeper:
                     each.interrupt()
         if self._signs is not None:
             queue.report(self._parts.renewals, self._present())
+            if self._parts.toolbox.stuck_threads > max(_STUCK_SHARE * self._signs.slots, _FEWEST_STUCK):
+                log.error("worker.stuck", extra={"threads": self._parts.toolbox.stuck_threads})
+                self._when_stuck()
+
+    def _alive(self) -> list[Carried]:
+        """The turns to renew. One whose step has outlasted its own limit is given up: another worker shall have it."""
+        alive: list[Carried] = []
+        for carried in self._parts.registry.all():
+            if carried.is_lost:
+                continue
+            if carried.is_inside_its_limit:
+                alive.append(carried)
+            else:
+                log.error("turn.step_hangs", extra={"turn_id": str(carried.turn.id)})
+                carried.lose()
+        return alive
 
     def _present(self) -> WorkerSigns:
         assert self._signs is not None

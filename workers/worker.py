@@ -90,7 +90,7 @@ def carry_alone(settings: Settings, turn_id: UUID) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: drain.begin())
     watcher = InterruptWatcher(parts.keys, parts.registry)
-    keeper = LeaseKeeper(parts, None)
+    keeper = LeaseKeeper(parts, None, when_stuck=drain.begin)
     services = [
         Service("lease keeper", keeper.run_once, keeper.interval_s).start(),
         Service("interrupt watcher", watcher.run_once, WATCH_EVERY_S).start(),
@@ -149,7 +149,7 @@ def _signs(parts: Parts, name: str | None, queues: Sequence[str], slots: int) ->
 
 
 def _start_services(parts: Parts, signs: WorkerSigns) -> list[Service]:
-    keeper = LeaseKeeper(parts, signs)
+    keeper = LeaseKeeper(parts, signs, when_stuck=lambda: os.kill(os.getpid(), signal.SIGTERM))
     keeper.run_once()  # the dispatcher should know our slots before its first round
     watcher = InterruptWatcher(parts.keys, parts.registry)
     leader = Leader(parts, app)
