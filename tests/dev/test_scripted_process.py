@@ -7,8 +7,9 @@ import json
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
 
 
 @contextmanager
-def process(*arguments: str) -> Iterator[str]:
+def process(*arguments: str) -> Generator[str]:
     """A server process; yields its URL."""
     command = [sys.executable, "-m", "ops.dev.scripted_provider", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
@@ -66,6 +67,19 @@ def test_scripts_come_from_a_file_or_over_http_and_requests_can_be_read(tmp_path
         cpu = http("GET", f"{url}/_cpu")
         assert cpu["requests"] == 5
         assert 0 < cpu["thread_s"] <= cpu["process_s"]
+
+
+def test_a_policy_is_named_on_the_command_line():
+    with process("--policy", "demo=ops.dev.demo_script:policy", "--delay", "0.001") as url:
+        tool = {"type": "function", "function": {"name": "list_files", "parameters": {"type": "object"}}}
+        body = {"model": "scripted-demo", "messages": HELLO, "tools": [tool]}
+        request = urllib.request.Request(
+            f"{url}/v1/chat/completions", json.dumps(body).encode(), {"authorization": "Bearer x"}
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            message = json.loads(answer.read())["choices"][0]["message"]
+
+    assert [c["function"]["name"] for c in message["tool_calls"]] == ["list_files", "current_time"]
 
 
 def test_gates_open_over_http():

@@ -147,7 +147,9 @@ def test_raw_argument_text_arrives_as_it_was_written(
     events = anthropic_client.messages.create(
         model=model, max_tokens=9, messages=HELLO, tools=ANTHROPIC_TOOLS, stream=True
     )
-    parts = [e.delta.partial_json for e in events if e.type == "content_block_delta" and "json" in e.delta.type]
+    parts = [
+        e.delta.partial_json for e in events if e.type == "content_block_delta" and e.delta.type == "input_json_delta"
+    ]
     assert "".join(parts) == raw
 
 

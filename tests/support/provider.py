@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -149,7 +149,7 @@ class ProviderGate:
 
 
 @contextmanager
-def scripted_provider(options: Options | None = None) -> Iterator[ScriptedProvider]:
+def scripted_provider(options: Options | None = None) -> Generator[ScriptedProvider]:
     """A provider for as long as the block runs."""
     running = ScriptedProvider(options)
     try:
