@@ -23,6 +23,7 @@ from workers.stack.errors import StackError
 # The shell is gone as soon as the server's id is on disk, so the server belongs to init and never becomes our zombie.
 # Until then its stdin, our lock, keeps everybody else out, even if we are killed here: no server is ever unknown.
 _LAUNCH = 'log=$1 pid_file=$2; shift 2; umask 077; "$@" </dev/null >>"$log" 2>&1 & echo $! >"$pid_file"'
+_EXEC_S = 1.0
 # Below the range from which systems give ports to outgoing connections, so that a restart finds its port free.
 _PORTS = range(20_000, 32_000)
 
@@ -52,10 +53,18 @@ def living(pid_file: Path, marker: Path) -> psutil.Process | None:
     """The process whose id is the first line of `pid_file`, if it lives and `marker` is a word of its command line."""
     try:
         process = psutil.Process(int(pid_file.read_text("ascii").split("\n", 1)[0]))
-        is_ours = process.status() != psutil.STATUS_ZOMBIE and str(marker) in process.cmdline()
+        is_ours = str(marker) in _command_line(process) and process.status() != psutil.STATUS_ZOMBIE
     except (OSError, ValueError, psutil.NoSuchProcess, psutil.AccessDenied):
         return None
     return process if is_ours else None
+
+
+def _command_line(process: psutil.Process) -> list[str]:
+    """A process has none for a moment while it becomes another program, as a server does that was just launched."""
+    end = time.monotonic() + _EXEC_S
+    while not (words := process.cmdline()) and _is_running(process) and time.monotonic() < end:
+        time.sleep(0.001)
+    return words
 
 
 def stop(process: psutil.Process, first: signal.Signals, *more: signal.Signals, seconds: float = 30.0) -> None:
