@@ -41,8 +41,8 @@ _END = (
     " waiting_for = NULL, resume_at = NULL, fencing_token = fencing_token + %(foreign)s"
 )
 _WAIT = (
-    _LEAVE + ", status = 'waiting', waiting_for = %(waiting_for)s, resume_at = now() + %(resume_in)s::interval,"
-    " fencing_token = fencing_token + 1"
+    _LEAVE + ", status = 'waiting', waiting_for = %(waiting_for)s, fencing_token = fencing_token + 1, resume_at ="
+    " CASE WHEN %(resume_in)s::interval IS NOT NULL THEN least(now() + %(resume_in)s::interval, deadline) END"
 )
 _HAND_BACK = _LEAVE + ", status = 'queued', dispatched_at = NULL, fencing_token = fencing_token + 1"
 
@@ -67,11 +67,12 @@ _TAKEN = """taken AS (
   FROM held, numbered RETURNING seq, content
 )"""
 
+# Before the statement's own events: whatever became of the inbox, `turn.ended` is the last that a client reads.
 _TOLD = """settled AS (
   UPDATE inbox SET state = %(inbox_state)s FROM held, pending WHERE inbox.turn_id = held.id AND inbox.n = pending.n
 ), told AS (
   INSERT INTO events (turn_id, seq, type, payload)
-  SELECT held.id, held.event_seq - total + k, 'steer.' || %(inbox_state)s, json_build_object('n', n)
+  SELECT held.id, held.event_seq - %(events_n)s - total + k, 'steer.' || %(inbox_state)s, json_build_object('n', n)
   FROM held, numbered
 )"""
 
@@ -85,7 +86,7 @@ _MESSAGES = """new_messages AS (
 
 _EVENTS = """new_events AS (
   INSERT INTO events (turn_id, seq, type, payload)
-  SELECT held.id, held.event_seq{minus_told} - %(events_n)s + e.k, e.type, e.payload::json
+  SELECT held.id, held.event_seq - %(events_n)s + e.k, e.type, e.payload::json
   FROM held, unnest(%(e_type)s::text[], %(e_payload)s::text[]) WITH ORDINALITY AS e (type, payload, k)
 )"""
 
@@ -103,7 +104,7 @@ _STARTED = """started AS (
 )"""
 
 _CLOSED = """closed AS (
-  UPDATE tool_calls SET status = c.status, duration_s = c.duration_s, result = c.result
+  UPDATE tool_calls SET status = c.status, duration_s = coalesce(c.duration_s, tool_calls.duration_s), result = c.result
   FROM held, unnest(%(c_call)s::text[], %(c_status)s::text[], %(c_duration)s::float[], %(c_result)s::text[])
     AS c (call_id, status, duration_s, result)
   WHERE tool_calls.turn_id = held.id AND tool_calls.call_id = c.call_id
@@ -171,7 +172,7 @@ def _statement(outcome: Outcome) -> str:
         (outcome.started, _STARTED),
         (outcome.closed, _CLOSED),
         (outcome.model_call, _MODEL_CALL),
-        (outcome.events, _EVENTS.format(minus_told=f" - {pending}" if settles else "")),
+        (outcome.events, _EVENTS),
         (ends, _DELIVERY),
     )
     taken = "(SELECT json_agg(json_build_array(seq, content) ORDER BY seq) FROM taken)" if takes else "NULL::json"
