@@ -298,7 +298,8 @@ class Turn:
             usage=self.usage + used,
             last_seq=news.last_seq,
             inbox_n=news.inbox_n,
-            inbox_read=news.inbox_n if outcome.takes_inbox else self.inbox_read,
+            # Not the number in the news: where the answer was lost and read again later, that one may be newer.
+            inbox_read=self.inbox_n if outcome.takes_inbox else self.inbox_read,
             is_interrupted=news.is_interrupted or self.is_interrupted,
             is_slice_over=news.is_slice_over,
             is_past_deadline=news.is_past_deadline,
