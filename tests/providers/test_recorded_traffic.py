@@ -19,7 +19,7 @@ from orchestration.providers.openai_chat.encoding import OpenAIEncoder
 from orchestration.providers.settings import Api
 from persistence.records.message import Block, Call, Opaque, Text, Thinking
 from persistence.records.usage import Usage
-from tests.support.history import APIS, KEY, ask, assistant, client, request, user
+from tests.providers.bench import APIS, KEY, ask, assistant, client, request, user
 from tests.support.replay import ABSENT, RECORDED, SYNTHETIC, Exchange, exchanges, replaying
 
 FINISHES = {
