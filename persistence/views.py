@@ -56,6 +56,18 @@ class MessageView:
     open_calls: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """A worker process that is alive: it has renewed its leases within the last 15 seconds."""
+
+    name: str
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    slots: int
+    busy: int
+
+
 # What the turn does just now follows from its history: it thinks while a model answer is due, it acts while calls are open.
 _VIEW = """
 SELECT t.id, t.session_id, a.name AS agent, t.status, t.exit_reason, t.result, t.iterations_used, t.iterations_max,
@@ -116,6 +128,17 @@ def history(database: Database, some_id: UUID) -> Iterator[MessageView]:
         )
     )
     return (MessageView(to_message(r), r["is_compressed"], open_calls) for r in rows)
+
+
+def workers(database: Database) -> list[WorkerView]:
+    """The workers that are alive."""
+    rows = database.rows(
+        "SELECT name, host, pid, queues, slots, busy FROM workers WHERE seen_at > now() - interval '15 seconds'"
+        " ORDER BY name, host, pid"
+    )
+    return [
+        WorkerView(r["name"], r["host"], r["pid"], tuple(r["queues"].split(",")), r["slots"], r["busy"]) for r in rows
+    ]
 
 
 def _to_view(row: Row) -> TurnView:

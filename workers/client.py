@@ -11,6 +11,7 @@ from celery import Celery
 
 from orchestration.history import RESUMED_NOTICE
 from orchestration.interrupting import interrupt
+from orchestration.tools import registry
 from persistence import inbox, submission
 from persistence.database import Database
 from persistence.queue import Wake
@@ -69,9 +70,11 @@ class Client:
     ) -> Submitted:
         """Store a turn and wake it. Once this has returned, it reaches an ending on its own.
 
-        Raises ConfigError (agent, model, settings), NotFound (session), Refused, DuplicateTurn, DatabaseUnavailable.
+        Raises ConfigError (agent, model, settings), UnknownTool, NotFound (session), Refused, DuplicateTurn,
+        DatabaseUnavailable.
         """
         resolved = config.resolve_agent(self.config, agent, overrides)
+        registry.resolve(resolved.tools)
         asked = Request(prompt, resolved, session_id, idempotency_key, priority, queue)
         submitted = submission.submit(self.database, asked)
         if submitted.interrupts is not None:

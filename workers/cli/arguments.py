@@ -1,0 +1,90 @@
+"""Arguments and options that several commands share, and the reading of their texts."""
+
+from __future__ import annotations
+
+import sys
+from decimal import Decimal, InvalidOperation
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+
+class WrongUsage(Exception):
+    """A command line that can never be carried out; its text is one sentence with what to write instead."""
+
+
+class Queue(StrEnum):
+    """Interactive turns never wait behind a batch."""
+
+    INTERACTIVE = "interactive"
+    BATCH = "batch"
+
+
+Turn = Annotated[str, typer.Argument(metavar="TURN", help="The turn's id.")]
+Prompt = Annotated[str, typer.Argument(metavar="PROMPT", help='What to do; "-" reads it from stdin.')]
+Agent = Annotated[str, typer.Option("--agent", help="An agent of perdure.toml.")]
+Session = Annotated[
+    str | None, typer.Option("--session", metavar="ID", help="Go on in this session; default: a new one.")
+]
+Key = Annotated[
+    str | None,
+    typer.Option("--idempotency-key", metavar="KEY", help="The same key and request again is the same turn."),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Another value for a setting of the agent; may be repeated."),
+]
+Priority = Annotated[int, typer.Option("--priority", min=-1000, max=1000, help="Higher ones are woken first.")]
+ToQueue = Annotated[Queue, typer.Option("--queue", help="Which workers take it.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, in the shape that the README documents.")]
+
+
+def turn_id(text: str) -> UUID:
+    """The id of a turn. A text that is none is wrong usage."""
+    return an_id(text, "turn")
+
+
+def session_id(text: str | None) -> UUID | None:
+    return None if text is None else an_id(text, "session")
+
+
+def an_id(text: str, what: str) -> UUID:
+    from persistence.ids import parse_id
+
+    try:
+        return parse_id(text, what)
+    except ValueError as error:
+        raise WrongUsage(str(error)) from error
+
+
+def words(text: str) -> str:
+    """The text itself, or all of stdin for "-"."""
+    return sys.stdin.buffer.read().decode("utf-8", "replace") if text == "-" else text
+
+
+def settings(pairs: list[str] | None) -> dict[str, str]:
+    """`KEY=VALUE` texts; what the values may be is the configuration's to say."""
+    found: dict[str, str] = {}
+    for pair in pairs or ():
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise WrongUsage(f"--set {pair} has no value: write it as --set key=value")
+        found[key.strip()] = value
+    return found
+
+
+def dollars(text: str | None) -> Decimal:
+    """An amount above nothing; 0 where none was given."""
+    if text is None:
+        return Decimal(0)
+    try:
+        amount = Decimal(text.removeprefix("$"))
+    except InvalidOperation:
+        amount = Decimal(0)
+    if not amount.is_finite() or not 0 < amount < 1_000_000:
+        raise WrongUsage(f"--cost {text} is no amount of dollars: write it as --cost 2.50")
+    return amount

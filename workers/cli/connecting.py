@@ -1,0 +1,38 @@
+"""Ways in for the commands: checked connections, so that a database that cannot be used is told before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from persistence import migrate
+from persistence.database import Database
+from workers import servers
+from workers import settings as environment
+from workers.client import Client
+
+
+@contextmanager
+def database() -> Generator[Database]:
+    """Postgres, to read from. Raises ServersMissing, DatabaseUnavailable or DatabaseUnfit."""
+    found = servers.look_up(environment.load())
+    opened = Database(found.database_url, connections=2, name="perdure cli")
+    try:
+        check(opened)
+        yield opened
+    finally:
+        opened.close()
+
+
+@contextmanager
+def client() -> Generator[Client]:
+    """The door that starts, stops and resumes turns. Raises ConfigError and what `database` raises."""
+    with Client.open() as opened:
+        check(opened.database)
+        yield opened
+
+
+def check(opened: Database) -> None:
+    """Raises DatabaseUnavailable, or DatabaseUnfit for a server that is too old or a schema that is not ours."""
+    opened.check()
+    migrate.check_schema(opened.url)

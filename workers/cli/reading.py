@@ -1,0 +1,82 @@
+"""Commands that only read: show, history, events, list."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from persistence.records.turn import TurnStatus
+from workers.cli import arguments, exits, notices
+from workers.cli.arguments import AsJson, Turn
+
+
+def show(turn: Turn, *, as_json: AsJson = False) -> int:
+    """Show where a turn stands, what it used, its answer."""
+    wanted = arguments.turn_id(turn)
+    from persistence import views
+    from workers.cli import connecting, render, shapes
+
+    with connecting.database() as database:
+        view = views.turn(database, wanted)
+    print(shapes.line(shapes.turn(view)) if as_json else render.card(view))
+    return exits.DONE
+
+
+def history(
+    some_id: Annotated[str, typer.Argument(metavar="SESSION|TURN", help="A session's id, or that of a turn of it.")],
+    *,
+    as_json: AsJson = False,
+) -> int:
+    """Show every message of a session, compressed ones too."""
+    wanted = arguments.an_id(some_id, "session or turn")
+    from persistence import views
+    from workers.cli import connecting, render, shapes
+
+    with connecting.database() as database:
+        for message in views.history(database, wanted):
+            print(shapes.line(shapes.message(message)) if as_json else render.message(message))
+    return exits.DONE
+
+
+def events(
+    turn: Turn,
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the turn has ended.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Show what has happened in a turn, and happens."""
+    wanted = arguments.turn_id(turn)
+    from persistence import views
+    from workers.cli import connecting, following, render, shapes
+
+    with connecting.database() as database:
+        views.turn(database, wanted)
+        found = following.follow(database, wanted, say=notices.say) if follow else following.stored(database, wanted)
+        for batch in found:
+            for event in batch:
+                print(shapes.line(shapes.event(event)) if as_json else render.line(event), flush=follow)
+    return exits.DONE
+
+
+def list_(
+    *,
+    status: Annotated[TurnStatus | None, typer.Option("--status", help="Only turns in this state.")] = None,
+    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only turns of this session.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="At most this many.")] = 50,
+    as_json: AsJson = False,
+) -> int:
+    """List turns, the newest first."""
+    session_id = arguments.session_id(session)
+    from persistence import views
+    from workers.cli import connecting, render, shapes
+
+    wanted = None if status is None else status.value
+    with connecting.database() as database:
+        found = views.turns(database, status=wanted, session_id=session_id, limit=limit)
+    if as_json:
+        for view in found:
+            print(shapes.line(shapes.turn(view)))
+    else:
+        print(render.table(found))
+    return exits.DONE

@@ -1,0 +1,194 @@
+"""Turns, messages and events as text for people: plain lines, the same on a terminal and in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from persistence.events import StoredEvent
+from persistence.records.message import Block, Call, Image, Opaque, Result, Text, Thinking
+from persistence.views import MessageView, TurnView
+from workers.cli.notices import printable
+
+Payload = Mapping[str, Any]
+
+
+def line(event: StoredEvent) -> str:
+    """One event, one line: when, and what."""
+    return f"{clock(event.at)}  {sentence(event)}"
+
+
+def sentence(event: StoredEvent) -> str:
+    """What happened, in a few words. An event that this version does not know is told by its name and fields."""
+    tell = _SENTENCES.get(event.type, None)
+    return printable(tell(event.payload) if tell else f"{event.type} {_fields(event.payload)}".rstrip())
+
+
+def tokens(used: int | None, made: int | None) -> str:
+    """What went in and what came out of one model call, or of many."""
+    return f"{_count(used)} → {_count(made)} tokens"
+
+
+def seconds(duration_s: float | None) -> str:
+    if duration_s is None:
+        return "–"
+    if duration_s < 60:
+        return f"{duration_s:.1f} s" if duration_s >= 0.1 else f"{duration_s * 1000:.0f} ms"
+    minutes, rest = divmod(round(duration_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def summary(view: TurnView) -> str:
+    """How a turn ended and what it took, in one line."""
+    used = view.usage
+    parts = [
+        view.status.value if view.exit_reason is None else f"{view.status.value} ({view.exit_reason.value})",
+        _times(view.iterations_used, "iteration"),
+        tokens(used.input_tokens + used.cache_read_tokens + used.cache_write_tokens, used.output_tokens),
+    ]
+    if view.cost_usd is not None:
+        parts.append(f"${view.cost_usd:.4f}")
+    if view.started_at and view.ended_at:
+        parts.append(seconds((view.ended_at - view.started_at).total_seconds()))
+    if view.crash_count:
+        parts.append(f"its worker was lost {_times(view.crash_count, 'time')}")
+    return ", ".join(parts)
+
+
+def card(view: TurnView) -> str:
+    """Everything that `show` knows, a line a fact."""
+    used = view.usage
+    facts: dict[str, object] = {
+        "turn": view.turn_id,
+        "session": view.session_id,
+        "agent": view.agent,
+        "status": view.status.value + (f", {view.activity}" if view.activity else ""),
+        "exit reason": view.exit_reason,
+        "why": view.message,
+        "waiting for": view.waiting_for,
+        "iterations": f"{view.iterations_used} of {view.iterations_max}" + (", grace call" if view.grace_used else ""),
+        "tokens": f"{used.input_tokens} in, {used.output_tokens} out, {used.cache_read_tokens} read from and "
+        f"{used.cache_write_tokens} written to a cache, {used.reasoning_tokens} of reasoning",
+        "unknown": _times(view.unknown_attempts, "attempt") + " of unknown cost" if view.unknown_attempts else None,
+        "cost": None if view.cost_usd is None else f"${view.cost_usd:.4f}",
+        "workers lost": view.crash_count or None,
+        "parent": view.parent_turn_id,
+        "batch": view.batch_id,
+        "created": view.created_at,
+        "started": view.started_at,
+        "ended": view.ended_at,
+    }
+    lines = [f"{name:<13}{_instant(value)}" for name, value in facts.items() if value is not None]
+    answer = ["", view.output_text.rstrip()] if view.output_text else []
+    return printable("\n".join([*lines, *answer]))
+
+
+def table(views: Sequence[TurnView]) -> str:
+    """A line a turn, its id first and whole: what other commands want."""
+    head = ("TURN", "STATUS", "REASON", "AGENT", "ITERATIONS", "TOKENS", "CREATED")
+    rows = [head, *(_row(view) for view in views)]
+    widths = [max(len(row[n]) for row in rows) for n in range(len(head))]
+    return printable("\n".join("  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows))
+
+
+def message(view: MessageView) -> str:
+    """One message: who wrote it where, then its blocks."""
+    stored = view.message
+    head = f"── {stored.seq} · {stored.origin.value} · iteration {stored.iteration}"
+    head += " · compressed" if view.is_compressed else ""
+    return printable("\n".join([head, *(_block(block, view.open_calls) for block in stored.content), ""]))
+
+
+def clock(at: datetime) -> str:
+    """The time of day here."""
+    return at.astimezone().strftime("%H:%M:%S")
+
+
+def _row(view: TurnView) -> tuple[str, ...]:
+    return (
+        str(view.turn_id),
+        view.status.value,
+        view.exit_reason.value if view.exit_reason else view.activity or view.waiting_for or "",
+        view.agent,
+        f"{view.iterations_used}/{view.iterations_max}",
+        str(view.usage.total),
+        _instant(view.created_at),
+    )
+
+
+def _block(block: Block, open_calls: frozenset[str]) -> str:
+    match block:
+        case Text():
+            return block.text
+        case Call():
+            return f"→ {block.name}({block.arguments})" + ("  [open]" if block.id in open_calls else "")
+        case Result():
+            return f"← [{block.status.value}] {block.content}"
+        case Thinking():
+            return f"(thinking) {block.text}"
+        case Image():
+            return f"(image, {block.media_type or block.url})"
+        case Opaque():
+            return f"(a block of {block.native.provider})"
+
+
+def _instant(value: object) -> str:
+    return value.astimezone().strftime("%Y-%m-%d %H:%M:%S") if isinstance(value, datetime) else str(value)
+
+
+def _count(n: int | None) -> str:
+    return "?" if n is None else str(n)
+
+
+def _times(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def _fields(payload: Payload) -> str:
+    return " ".join(f"{key}={value}" for key, value in payload.items())
+
+
+# -- what each event says ----------------------------------------------------------------------------------------------
+
+
+def _answered(p: Payload) -> str:
+    asked: list[str] = p.get("tools") or []
+    what = f"asks for {', '.join(asked)}" if asked else "answers"
+    took = f"{seconds(p.get('latency_s'))}, {tokens(p.get('input_tokens'), p.get('output_tokens'))}"
+    return f"iteration {p.get('iteration')}: {p.get('model')} {what} ({took})"
+
+
+def _failed(p: Payload) -> str:
+    if p.get("error") == "unfit_worker":
+        return f"this worker cannot go on: {p.get('why')}"
+    status = f" with status {p['status']}" if p.get("status") else ""
+    return f"attempt {p.get('attempt')} at {p.get('provider')}:{p.get('model')} failed: {p.get('error')}{status}"
+
+
+def _waiting(p: Payload) -> str:
+    pause = f" of {seconds(p['resume_in_s'])}" if p.get("resume_in_s") is not None else ""
+    return f"waits for {p.get('for')}{pause}; no worker is held"
+
+
+def _ended(p: Payload) -> str:
+    return f"{p.get('status')}: {p.get('exit_reason')}"
+
+
+_SENTENCES: Mapping[str, Callable[[Payload], str]] = {
+    "turn.submitted": lambda p: f"submitted to agent {p.get('agent')}",
+    "turn.claimed": lambda p: f"carried by a worker (fencing token {p.get('fencing_token')})",
+    "turn.taken_back": lambda _: "its worker was lost; another one goes on from the last checkpoint",
+    "turn.handed_back": lambda _: "handed back by its worker; another one goes on",
+    "turn.waiting": _waiting,
+    "turn.resumed": lambda p: f"resumed ({_times(p.get('resumes', 1), 'time')} now)",
+    "turn.ended": _ended,
+    "model.answered": _answered,
+    "model.failed": _failed,
+    "tool.started": lambda p: f"  {p.get('name')} starts",
+    "tool.ended": lambda p: f"  {p.get('name')} {p.get('status')} ({seconds(p.get('duration_s'))})",
+    "steer.applied": lambda p: f"steer {p.get('n')} has joined the turn",
+    "steer.not_delivered": lambda p: f"steer {p.get('n')} came too late",
+    "budget.grace": lambda _: "the iterations are spent; one last call, without tools",
+}

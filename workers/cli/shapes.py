@@ -1,0 +1,121 @@
+"""Views -> the JSON that scripts read. Names here are public: they may be added to, never renamed.
+
+submit, resume  {"turn_id", "session_id", "status"}
+steer           {"n"}
+interrupt       {"turn_id", "status"}
+show, list      {"turn_id", "session_id", "agent", "status", "exit_reason", "activity", "output_text",
+                "error": null | {"code", "message"}, "iterations": {"used", "max"}, "grace_used",
+                "usage": {"input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens",
+                "reasoning_tokens", "unknown_attempts"}, "cost_usd", "crash_count", "fencing_token", "waiting_for",
+                "batch_id", "parent_turn_id", "created_at", "started_at", "ended_at"}
+history         {"seq", "turn_id", "iteration", "role", "origin", "content": [blocks], "compressed"}, a line a message
+                blocks: {"type": "text", "text"}, {"type": "tool_call", "id", "name", "arguments"},
+                {"type": "tool_result", "id", "content", "is_error", "status"}, {"type": "thinking", "text", "native"},
+                {"type": "image", …}, {"type": "native", "native"}; an open call has "status": "open"
+events          {"seq", "at", "type", …}, a line an event
+up              {"database_url", "redis_url"}
+
+Instants are ISO 8601 in UTC; "arguments" is the model's own JSON text; "cost_usd" is null where it is not known; "error"
+is there for failed turns only, and its "code" is the exit reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from persistence.events import StoredEvent
+from persistence.records.message import Block, Call, Text, block_to_json
+from persistence.records.turn import TurnStatus
+from persistence.submission import Submitted
+from persistence.views import MessageView, TurnView
+from workers.settings import libpq_url
+
+if TYPE_CHECKING:
+    from workers.stack import Servers
+
+Json: TypeAlias = dict[str, Any]
+
+
+def line(value: Mapping[str, Any]) -> str:
+    """One object on one line."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def submitted(found: Submitted) -> Json:
+    return {"turn_id": str(found.turn_id), "session_id": str(found.session_id), "status": found.status.value}
+
+
+def turn(view: TurnView) -> Json:
+    failed = view.status is TurnStatus.FAILED
+    usage = view.usage
+    return {
+        "turn_id": str(view.turn_id),
+        "session_id": str(view.session_id),
+        "agent": view.agent,
+        "status": view.status.value,
+        "exit_reason": _text(view.exit_reason),
+        "activity": view.activity,
+        "output_text": view.output_text,
+        "error": {"code": _text(view.exit_reason), "message": view.message or ""} if failed else None,
+        "iterations": {"used": view.iterations_used, "max": view.iterations_max},
+        "grace_used": view.grace_used,
+        "usage": {
+            "input_tokens": usage.input_tokens,
+            "output_tokens": usage.output_tokens,
+            "cache_read_tokens": usage.cache_read_tokens,
+            "cache_write_tokens": usage.cache_write_tokens,
+            "reasoning_tokens": usage.reasoning_tokens,
+            "unknown_attempts": view.unknown_attempts,
+        },
+        "cost_usd": None if view.cost_usd is None else float(view.cost_usd),
+        "crash_count": view.crash_count,
+        "fencing_token": view.fencing_token,
+        "waiting_for": view.waiting_for,
+        "batch_id": _text(view.batch_id),
+        "parent_turn_id": _text(view.parent_turn_id),
+        "created_at": _instant(view.created_at),
+        "started_at": _instant(view.started_at),
+        "ended_at": _instant(view.ended_at),
+    }
+
+
+def message(view: MessageView) -> Json:
+    stored = view.message
+    return {
+        "seq": stored.seq,
+        "turn_id": str(stored.turn_id),
+        "iteration": stored.iteration,
+        "role": stored.role.value,
+        "origin": stored.origin.value,
+        "content": [_block(block, view.open_calls) for block in stored.content],
+        "compressed": view.is_compressed,
+    }
+
+
+def event(stored: StoredEvent) -> Json:
+    return {"seq": stored.seq, "at": _instant(stored.at), "type": stored.type, **stored.payload}
+
+
+def addresses(found: Servers) -> Json:
+    """As psql and redis-cli take them, passwords and all."""
+    return {"database_url": libpq_url(found.database_url), "redis_url": found.redis_url}
+
+
+def _block(block: Block, open_calls: frozenset[str]) -> Json:
+    shown = block_to_json(block)
+    if isinstance(block, Text | Call):
+        shown.pop("native", None)
+    if isinstance(block, Call) and block.id in open_calls:
+        shown["status"] = "open"
+    return shown
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _instant(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()
