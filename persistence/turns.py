@@ -50,10 +50,15 @@ WITH claimed AS (
   INSERT INTO events (turn_id, seq, type, payload)
   SELECT id, event_seq, 'turn.claimed', json_build_object('worker', worker, 'fencing_token', fencing_token) FROM claimed
 )
-SELECT id FROM claimed"""
+SELECT fencing_token FROM claimed"""
 
+# No `t.*`: a prepared statement fails for good once a migration has added a column, while old workers still run.
 _ROW = """
-SELECT t.*, s.system_prompt, a.settings::text AS settings,
+SELECT t.id, t.session_id, t.tenant_id, t.queue, t.status, t.exit_reason, t.fencing_token, t.position, t.last_seq,
+  t.inbox_n, t.resumes, t.crash_count, t.iterations_max, t.max_tokens_total, t.max_cost_usd, t.iterations_used,
+  t.grace_used, t.attempts, t.last_error, t.retry_after_s, t.model_index, t.remedies, t.crash_streak, t.is_suspect,
+  t.input_tokens, t.output_tokens, t.cache_read_tokens, t.cache_write_tokens, t.reasoning_tokens,
+  s.system_prompt, a.settings::text AS settings,
   t.interrupt_requested_at IS NOT NULL AS is_interrupted,
   coalesce(t.hand_back_at <= now(), false) AS is_slice_over, coalesce(t.deadline <= now(), false) AS is_past_deadline,
   coalesce((SELECT min(n) - 1 FROM inbox i WHERE i.turn_id = t.id AND i.state = 'new'), t.inbox_n) AS inbox_read
@@ -106,7 +111,7 @@ def claim(
     if row is None:
         raise LeaseHeld(f"turn {turn_id} cannot be claimed now")
     turn = load(database, turn_id)
-    if turn.status is not TurnStatus.RUNNING:
+    if turn.fencing_token != row["fencing_token"]:  # we were frozen: what we look at is somebody else's by now
         raise LeaseLost(f"turn {turn_id} was taken away at once")
     return turn
 
