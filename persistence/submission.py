@@ -62,12 +62,13 @@ _LIVE = """
 SELECT id, session_id, status, queue, started_at FROM turns
 WHERE session_id = %(session)s AND exit_reason IS NULL ORDER BY started_at NULLS LAST, created_at LIMIT 1"""
 
+# Not now(), which is when the transaction began: turns of a session are in the order in which they got its lock.
 _INSERT = """
 WITH turn AS (
   INSERT INTO turns (id, session_id, tenant_id, agent_id, input, request_hash, idempotency_key, queue, priority,
-    iterations_max, max_tokens_total, max_cost_usd, max_crashes, event_seq)
+    iterations_max, max_tokens_total, max_cost_usd, max_crashes, event_seq, created_at)
   VALUES (%(id)s, %(session)s, %(tenant)s, %(agent)s, %(input)s::json, %(hash)s, %(key)s, %(queue)s, %(priority)s,
-    %(iterations)s, %(tokens)s, %(cost)s, %(crashes)s, 1)
+    %(iterations)s, %(tokens)s, %(cost)s, %(crashes)s, 1, clock_timestamp())
   ON CONFLICT ON CONSTRAINT turns_idempotency_key DO NOTHING
   RETURNING id, session_id, status, queue
 ), told AS (
