@@ -161,7 +161,8 @@ def test_a_server_that_was_killed_is_started_again_with_what_was_committed(name:
 def test_a_pid_file_whose_number_another_program_has_is_no_server(home: Path) -> None:
     stack.up(home)
     stack.down(home)
-    bystander = subprocess.Popen(["/bin/sleep", "60"])
+    # Under the servers' own account: only such a process makes Postgres believe that it still runs.
+    bystander = subprocess.Popen(["/bin/sleep", "60"], **accounts.choose().switch)
     try:
         for pid_file in (home / "postgres" / "pid", home / "valkey" / "pid"):
             pid_file.write_text(f"{bystander.pid}\n")
