@@ -24,6 +24,8 @@ from persistence.records.message import Call, CallStatus, Result
 
 GRACE_S = 1.0
 
+_OUTCOME_UNKNOWN = "The outcome is unknown: it may or may not have taken effect. Check before you repeat it."
+
 log = logging.getLogger(__name__)
 
 
@@ -128,11 +130,14 @@ class Attempt:
             status, preface = self._ending(CallStatus.SUCCEEDED)
             return status, preface + text_of(value, self._result_chars - len(preface))
         except NoText as error:
+            status, preface = self._ending(CallStatus.FAILED)
             text = f"{self.tool.name} ran, but what it returned {error}."
         except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001 (the model is told)
             self._log_error(error)
+            status, preface = self._ending(CallStatus.FAILED)
             text = _sentence(error)
-        status, preface = self._ending(CallStatus.FAILED)
+            if status is not CallStatus.FAILED and self.tool.effect is Effect.ONCE and not isinstance(error, ToolError):
+                status, text = CallStatus.UNKNOWN, f"{text}\n{_OUTCOME_UNKNOWN}"  # torn off, who knows where
         return status, shorten(preface + text, self._result_chars)
 
     def _value(self) -> object:
@@ -175,8 +180,7 @@ class Attempt:
         limited = self.told is Told.LIMIT
         what = f"This call went past its time limit of {self._limit_s:g} s" if limited else Told.STOP.rstrip(".")
         if self.tool.effect is Effect.ONCE:
-            unknown = "The outcome is unknown: it may or may not have taken effect. Check before you repeat it."
-            return CallStatus.UNKNOWN, f"{what}, and it did not stop when told to. {unknown}"
+            return CallStatus.UNKNOWN, f"{what}, and it did not stop when told to. {_OUTCOME_UNKNOWN}"
         status = CallStatus.TIMED_OUT if limited else CallStatus.INTERRUPTED
         return status, f"{what}, and it did not stop when told to. It was left behind and has no result."
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import queue
 import random
 import subprocess
 import sys
@@ -16,10 +17,11 @@ import pytest
 from orchestration.ports import CallRun
 from orchestration.stopping import Stop
 from orchestration.tools import ToolContext, tool
-from orchestration.tools.attempt import GRACE_S
+from orchestration.tools.attempt import GRACE_S, Attempt
+from orchestration.tools.definition import tool_of
 from orchestration.tools.threads import HelperThreads, helpers, stuck_threads
 from persistence.records.message import Call, CallStatus
-from tests.tools.bench import Bench, Crash, call, contents, statuses, wait_until
+from tests.tools.bench import SESSION, TURN, Bench, Crash, call, contents, module_of, statuses, wait_until
 
 SUCCEEDED, FAILED, TIMED_OUT = CallStatus.SUCCEEDED, CallStatus.FAILED, CallStatus.TIMED_OUT
 INTERRUPTED, NOT_RUN, UNKNOWN = CallStatus.INTERRUPTED, CallStatus.NOT_RUN, CallStatus.UNKNOWN
@@ -373,6 +375,57 @@ def test_run_leaves_no_callback_on_the_stop(bench: Bench) -> None:
     assert stop._callbacks == {}  # pyright: ignore[reportPrivateUsage]
 
 
+def test_a_late_result_changes_nothing_even_while_other_calls_still_run(bench: Bench, ledger: Ledger) -> None:
+    @tool(effect="repeatable")
+    def waits_for_the_late_one() -> str:
+        ledger.gate.set()
+        wait_until(lambda: stuck_threads() == 0)
+        return "it came back"
+
+    bench.names = (*bench.names, module_of(waits_for_the_late_one))
+
+    runs = bench.run(call("slow", name="late"), call("waits_for_the_late_one"))
+
+    assert statuses(runs) == [TIMED_OUT, SUCCEEDED]
+    assert runs[0].result.content.endswith("It was left behind and has no result.")
+    assert ledger.ended == ["late"]
+
+
+def test_a_call_that_ends_as_it_is_left_behind_keeps_its_result(tmp_path: Path) -> None:
+    @tool
+    def quick() -> str:
+        return "real"
+
+    with Bench.of(tmp_path, quick):
+        found, done, asked = tool_of(quick), queue.SimpleQueue[Attempt | None](), call("quick")
+        assert found is not None
+        context = ToolContext(TURN, SESSION, asked.id, tmp_path, threading.Event())
+        attempt = Attempt(asked, found, {}, context, limit_s=1, result_chars=100, done=done, threads=helpers)
+        attempt.start()
+        assert done.get(timeout=10) is attempt
+
+    assert attempt.leave() is False
+    assert attempt.run is not None
+    assert attempt.run.result.content == "real"
+    assert stuck_threads() == 0
+
+
+def test_a_stop_that_comes_between_two_starts_keeps_the_second_from_starting(bench: Bench, ledger: Ledger) -> None:
+    class SetAtItsThirdLook(Stop):
+        looks = 0
+
+        def is_set(self) -> bool:
+            self.looks += 1
+            if self.looks == 3:
+                self.set()
+            return super().is_set()
+
+    runs = bench.run(*(call("side_by_side", name=str(n)) for n in range(4)), stop=SetAtItsThirdLook())
+
+    assert statuses(runs) == [SUCCEEDED, NOT_RUN, NOT_RUN, NOT_RUN]
+    assert ledger.started == ["0"]
+
+
 def test_a_generator_that_never_ends_is_stopped_at_its_limit_and_its_output_kept(tmp_path: Path) -> None:
     closed = threading.Event()
 
@@ -396,8 +449,9 @@ def test_a_generator_that_never_ends_is_stopped_at_its_limit_and_its_output_kept
     assert closed.is_set()
 
 
-def test_a_coroutine_is_a_tool_too_and_is_cancelled_when_the_turn_is_interrupted(tmp_path: Path) -> None:
-    begun, cleaned = threading.Event(), threading.Event()
+def test_a_coroutine_is_a_tool_too_and_is_torn_off_when_the_turn_is_interrupted(tmp_path: Path) -> None:
+    begun: list[int] = []
+    cleaned = threading.Event()
 
     @tool(effect="reads")
     async def fetches(name: str) -> str:
@@ -406,23 +460,29 @@ def test_a_coroutine_is_a_tool_too_and_is_cancelled_when_the_turn_is_interrupted
 
     @tool(effect="reads")
     async def sleeps() -> str:
-        begun.set()
+        await sends()
+        return "slept"
+
+    @tool(effect="once", parallel=True)
+    async def sends() -> str:
+        begun.append(1)
         try:
             await asyncio.sleep(30)
         finally:
             cleaned.set()
-        return "slept"
+        return "sent"
 
-    with Bench.of(tmp_path, fetches, sleeps) as bench:
+    with Bench.of(tmp_path, fetches, sleeps, sends) as bench:
         assert bench.text("fetches", name="x") == "fetched x"
-        running = Background(bench, call("sleeps"))
-        assert begun.wait(10)
+        running = Background(bench, call("sleeps"), call("sends"))
+        wait_until(lambda: len(begun) == 2)
         stopped = time.monotonic()
         bench.stop.set()
         runs = running.runs()
 
     assert time.monotonic() - stopped < GRACE_S
-    assert statuses(runs) == [INTERRUPTED]
+    assert statuses(runs) == [INTERRUPTED, UNKNOWN]
+    assert "Check before you repeat it" in contents(runs)[1]
     assert cleaned.is_set()
 
 
