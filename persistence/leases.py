@@ -57,20 +57,41 @@ FROM turns t JOIN unnest(%(ids)s::uuid[], %(tokens)s::bigint[]) AS h (id, token)
   ON t.id = h.id AND t.fencing_token = h.token
 WHERE t.status = 'running'"""
 
-_HAND_BACK = """
-UPDATE turns SET status = 'queued', fencing_token = fencing_token + 1, worker = NULL, lease_expires_at = NULL,
-  hand_back_at = NULL, dispatched_at = NULL, event_seq = event_seq + 1, activity = NULL, activity_since = NULL
-WHERE id = %(id)s AND fencing_token = %(token)s AND status = 'running' RETURNING id, event_seq"""
+_IN_TOOL = "EXISTS (SELECT FROM tool_calls c WHERE c.turn_id = t.id AND c.status IN ('open', 'started'))"
+
+# A model call that may have been in flight is booked with its outcome unknown.
+_BOOKED = """booked AS (
+  INSERT INTO model_calls (turn_id, fencing_token, position, iteration, provider, model, error)
+  SELECT back.id, back.fencing_token - 1, back.position + 1, back.iterations_used + 1,
+    split_part(settings ->> 'model', ':', 1), substr(settings ->> 'model', strpos(settings ->> 'model', ':') + 1),
+    'outcome_unknown'
+  FROM back JOIN agents a ON a.id = back.agent_id WHERE NOT in_tool
+)"""
+
+_HAND_BACK = f"""
+WITH ours AS (
+  SELECT id, {_IN_TOOL} AS in_tool FROM turns t
+  WHERE id = %(id)s AND fencing_token = %(token)s AND status = 'running' FOR UPDATE
+), back AS (
+  UPDATE turns t SET status = 'queued', fencing_token = fencing_token + 1, worker = NULL, lease_expires_at = NULL,
+    hand_back_at = NULL, dispatched_at = NULL, activity = NULL, activity_since = NULL, event_seq = event_seq + 1,
+    unknown_attempts = unknown_attempts + (NOT in_tool)::int
+  FROM ours WHERE t.id = ours.id
+  RETURNING t.id, t.event_seq, t.position, t.fencing_token, t.iterations_used, t.agent_id, ours.in_tool
+), told AS (
+  INSERT INTO events (turn_id, seq, type, payload)
+  SELECT id, event_seq, 'turn.handed_back', json_build_object('in_step', true) FROM back
+), {_BOOKED}
+SELECT id FROM back"""
 
 # One crash is counted for a turn that was alone in its process, and for one that was not in the middle of a tool call
 # (its own answer may have killed the worker). One in mid-tool may have been a poison turn's neighbour: it becomes a
-# suspect instead. A model call that may have been in flight is booked with its outcome unknown.
-_TAKE_BACK = """
+# suspect instead.
+_TAKE_BACK = f"""
 WITH dead AS (
-  SELECT id, worker, is_suspect AS was_alone,
-    EXISTS (SELECT FROM tool_calls c WHERE c.turn_id = t.id AND c.status IN ('open', 'started')) AS in_tool
+  SELECT id, worker, is_suspect AS was_alone, {_IN_TOOL} AS in_tool
   FROM turns t
-  WHERE status = 'running' AND {rule} ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+  WHERE status = 'running' AND {{rule}} ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), back AS (
   UPDATE turns t SET
     status = 'queued', fencing_token = fencing_token + 1, worker = NULL, lease_expires_at = NULL, hand_back_at = NULL,
@@ -86,13 +107,7 @@ WITH dead AS (
   INSERT INTO events (turn_id, seq, type, payload)
   SELECT id, event_seq, 'turn.taken_back',
     json_build_object('worker', worker, 'crash_count', crash_count, 'is_suspect', is_suspect) FROM back
-), booked AS (
-  INSERT INTO model_calls (turn_id, fencing_token, position, iteration, provider, model, error)
-  SELECT back.id, back.fencing_token - 1, back.position + 1, back.iterations_used + 1,
-    split_part(settings ->> 'model', ':', 1), substr(settings ->> 'model', strpos(settings ->> 'model', ':') + 1),
-    'outcome_unknown'
-  FROM back JOIN agents a ON a.id = back.agent_id WHERE NOT in_tool
-)
+), {_BOOKED}
 SELECT id, queue, worker, crash_count, is_suspect FROM back"""
 
 
@@ -114,10 +129,7 @@ def prove(database: Statements, held: Held, *, lease: timedelta) -> None:
 
 def hand_back(database: Statements, held: Held) -> bool:
     """Queue the turn again although its step has not ended. Counts no crash; the step's late write will be refused."""
-    told = f"""WITH back AS ({_HAND_BACK})
-    INSERT INTO events (turn_id, seq, type, payload)
-    SELECT id, event_seq, 'turn.handed_back', '{{"in_step":true}}'::json FROM back RETURNING turn_id"""
-    return bool(database.rows(told, {"id": held.turn_id, "token": held.fencing_token}))
+    return bool(database.rows(_HAND_BACK, {"id": held.turn_id, "token": held.fencing_token}))
 
 
 def take_back_expired(database: Statements, *, limit: int = 100) -> list[TakenBack]:
