@@ -15,7 +15,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 from uuid import UUID
 
-from orchestration.ports import CallRun, ToolContext
+from orchestration.ports import CallRun, Toolbox, ToolContext
 from orchestration.stopping import Stop
 from orchestration.tools.toolbox import RegistryToolbox
 from persistence.records.message import Call, CallStatus
@@ -42,7 +42,7 @@ class Bench(AbstractContextManager["Bench"]):
 
     workspace: Path
     names: tuple[str, ...]
-    toolbox: RegistryToolbox = field(default_factory=RegistryToolbox)
+    toolbox: Toolbox = field(default_factory=RegistryToolbox)
     stop: Stop = field(default_factory=Stop)
     contexts: dict[str, ToolContext] = field(default_factory=dict)
 
