@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from orchestration.errors import ConfigError
 from orchestration.providers.settings import Api, ProviderSettings
+from persistence.records.message import dumps
 
 if TYPE_CHECKING:
     from orchestration.providers.client import ProviderClient
@@ -65,3 +66,7 @@ def _check(settings: ProviderSettings) -> None:
     wrong = [name for name in _NOT_EXTRA if name in settings.extra_body]
     if wrong:
         raise ConfigError(f"extra_body of {where} may not set {', '.join(wrong)}: a turn decides that.")
+    try:
+        dumps(dict(settings.extra_body))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"extra_body of {where} cannot be sent as JSON: {error}") from error
