@@ -25,6 +25,8 @@ from persistence import leases
 from persistence.records.message import Call, Result
 from persistence.records.turn import Ending, Event, ExitReason, Outcome, Turn, Wait
 
+# What the runner leaves a call to give way once its limit has passed (a little more than it does).
+_GIVE_WAY_S = 1.5
 # What a step may take beyond its own limits before it counts as hung.
 _SLACK_S = 5.0
 
@@ -133,9 +135,9 @@ def _calls_of(turn: Turn, call_ids: tuple[str, ...]) -> list[Call]:
 
 
 def _limit_s(calls: list[Call], specs: dict[str, ToolSpec], cap_s: float | None) -> float:
-    """The longest that these calls may take, should none run beside another."""
+    """The longest that these calls may take, should none run beside another, each with its time to give way."""
     limits = [specs[c.name].timeout_s for c in calls if c.name in specs]
-    return sum(min(limit, cap_s) if cap_s else limit for limit in limits)
+    return sum((min(limit, cap_s) if cap_s else limit) + _GIVE_WAY_S for limit in limits)
 
 
 def _prove_ownership(carried: Carried, runtime: Runtime) -> None:
