@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from persistence.records.message import dumps
+from persistence.records.text import clean_value
 
 
 class Grace(StrEnum):
@@ -59,7 +60,8 @@ class AgentSettings:
     workspace: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """As it is stored and compared: text that storage cannot take is cleaned."""
+        return clean_value(asdict(self))
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> AgentSettings:
