@@ -58,6 +58,12 @@ _KNOWN = """
 SELECT id, session_id, status, queue, request_hash FROM turns
 WHERE tenant_id = %(tenant)s AND idempotency_key = %(key)s"""
 
+# A request that became words for a live turn keeps its key beside them.
+_SAID = """
+SELECT t.id, t.session_id, t.status, t.queue, i.payload ->> 'request_hash' AS request_hash
+FROM turns t JOIN inbox i ON i.turn_id = t.id
+WHERE t.session_id = %(session)s AND i.payload ->> 'idempotency_key' = %(key)s"""
+
 _LIVE = """
 SELECT id, session_id, status, queue, started_at FROM turns
 WHERE session_id = %(session)s AND exit_reason IS NULL ORDER BY started_at NULLS LAST, created_at LIMIT 1"""
@@ -93,29 +99,46 @@ def submit(database: Database, request: Request) -> Submitted:
         if known is not None:
             return known
         session_id = _session(transaction, request)
-        busy = transaction.one_or_none(_LIVE, {"session": session_id}) if request.session_id else None
+        if request.session_id is None:
+            return _insert(transaction, request, session_id, None)
+        busy = transaction.one_or_none(_LIVE, {"session": session_id})
         if busy is not None and request.agent.on_busy is OnBusy.REJECT:
             raise Refused(f"session {session_id} is busy with turn {busy['id']}: wait for it, or interrupt it")
-        steers = busy is not None and busy["started_at"] is not None and request.agent.on_busy is OnBusy.STEER
-        if not steers:
-            return _insert(transaction, request, session_id, busy)
-    assert busy is not None
-    inbox.steer(database, busy["id"], request.prompt)
-    return Submitted(busy["id"], session_id, TurnStatus(busy["status"]), busy["queue"], is_new=False)
+        steered = _steered(transaction, request, busy) if request.agent.on_busy is OnBusy.STEER else None
+        return steered or _insert(transaction, request, session_id, busy)
 
 
 def _known(transaction: Transaction, request: Request) -> Submitted | None:
     if request.idempotency_key is None:
         return None
     row = transaction.one_or_none(_KNOWN, {"tenant": request.tenant_id, "key": request.idempotency_key})
-    if row is None:
-        return None
+    return None if row is None else _the_same(request, row)
+
+
+def _the_same(request: Request, row: Row) -> Submitted:
+    """What the key stands for. Raises DuplicateTurn where that was another request."""
     if row["request_hash"] != request.hash:
         raise DuplicateTurn(
             f"the idempotency key {request.idempotency_key!r} already stands for turn {row['id']}, which was another"
             " request: use a new key"
         )
     return Submitted(row["id"], row["session_id"], TurnStatus(row["status"]), row["queue"], is_new=False)
+
+
+def _steered(transaction: Transaction, request: Request, busy: Row | None) -> Submitted | None:
+    """The live turn that the request became words for, just now or under the same key before; None if there is none."""
+    key = request.idempotency_key
+    if key is not None:
+        row = transaction.one_or_none(_SAID, {"session": request.session_id, "key": key})
+        if row is not None:
+            return _the_same(request, row)
+    if busy is None or busy["started_at"] is None:
+        return None
+    try:
+        inbox.steer(transaction, busy["id"], request.prompt, idempotency_key=key, request_hash=request.hash)
+    except Refused:  # it has ended since we looked
+        return None
+    return Submitted(busy["id"], busy["session_id"], TurnStatus(busy["status"]), busy["queue"], is_new=False)
 
 
 def _session(transaction: Transaction, request: Request) -> UUID:
@@ -143,10 +166,10 @@ def _session(transaction: Transaction, request: Request) -> UUID:
 
 
 def _insert(transaction: Transaction, request: Request, session_id: UUID, busy: Row | None) -> Submitted:
-    agent = request.agent
+    agent, settings = request.agent, request.agent.to_json()
     transaction.rows(
         "INSERT INTO agents (id, name, settings) VALUES (%(id)s, %(name)s, %(settings)s::json) ON CONFLICT DO NOTHING",
-        {"id": agent.digest, "name": agent.name, "settings": dumps(agent.to_json())},
+        {"id": agent.digest, "name": settings["name"], "settings": dumps(settings)},
     )
     row = transaction.one_or_none(
         _INSERT,
@@ -155,7 +178,7 @@ def _insert(transaction: Transaction, request: Request, session_id: UUID, busy: 
             "session": session_id,
             "tenant": request.tenant_id,
             "agent": agent.digest,
-            "name": agent.name,
+            "name": settings["name"],
             "input": request.content,
             "hash": request.hash,
             "key": request.idempotency_key,
@@ -170,6 +193,8 @@ def _insert(transaction: Transaction, request: Request, session_id: UUID, busy: 
     if row is None:  # the same key was committed between our look and our insert
         known = _known(transaction, request)
         assert known is not None
+        if request.session_id is None:
+            transaction.rows("DELETE FROM sessions WHERE id = %(id)s", {"id": session_id})
         return known
     interrupts = busy["id"] if busy is not None and agent.on_busy is OnBusy.INTERRUPT else None
     return Submitted(row["id"], row["session_id"], TurnStatus(row["status"]), row["queue"], True, interrupts)
