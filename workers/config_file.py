@@ -67,13 +67,18 @@ class ModelEntry(_Strict):
 
 
 # What a number may be, beyond its type. Settings that are not listed may be anything of their type.
-_AT_LEAST_ONE = ("iterations", "max_tokens_total", "context_window", "max_output_tokens", "attempts", "max_crashes")
-_ABOVE_ZERO = ("deadline_s", "connect_s", "first_token_s", "idle_s", "call_s", "tool_timeout_s", "max_cost_usd")
+# The upper ends are what the database's columns and intervals hold, with room to be raised by a resume.
+_COUNTS = ("iterations", "context_window", "max_output_tokens", "attempts", "max_crashes")
+_TIMES = ("deadline_s", "connect_s", "first_token_s", "idle_s", "call_s", "tool_timeout_s")
+_MOST = 1_000_000_000
+_TEN_YEARS_S = 10 * 365 * 86_400
 _BOUNDS: Mapping[str, Any] = {
-    **{name: Field(ge=1) for name in _AT_LEAST_ONE},
-    **{name: Field(gt=0, allow_inf_nan=False) for name in _ABOVE_ZERO},
-    "retry_in_place_s": Field(ge=0, allow_inf_nan=False),
-    "retry_base_s": Field(ge=0, allow_inf_nan=False),
+    **{name: Field(ge=1, le=_MOST) for name in _COUNTS},
+    **{name: Field(gt=0, le=_TEN_YEARS_S) for name in _TIMES},
+    "max_tokens_total": Field(ge=1, le=10**15),
+    "max_cost_usd": Field(gt=0, le=_MOST),
+    "retry_in_place_s": Field(ge=0, le=_TEN_YEARS_S),
+    "retry_base_s": Field(ge=0, le=_TEN_YEARS_S),
     "tool_threads": Field(ge=1, le=64),
     "result_chars": Field(ge=100),
     "compress_at": Field(gt=0, le=1),

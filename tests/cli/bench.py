@@ -1,0 +1,200 @@
+"""An installation for the command line to work on, and the command line as people call it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from persistence import views
+from persistence.database import Database
+from persistence.views import TurnView
+from tests.support.processes import clean_environment, eventually, perdure
+from tests.support.provider import ScriptedProvider, scripted_provider
+from workers import stack
+from workers.settings import sqlalchemy_url
+
+CONFIG = """
+[providers.main]
+api = "openai-chat"
+base_url = "{url}"
+api_keys = ["env:CLI_API_KEY"]
+[agents.default]
+model = "main:scripted-answer"
+tools = ["calculator", "time"]
+retry_base_s = 0.05
+[agents.brief]
+model = "main:scripted-answer"
+iterations = 1
+grace = "off"
+tools = ["calculator"]
+"""
+API_KEY = "sk-planted-for-the-command-line"
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def json_lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class Running:
+    """A command that has been started; its stdout and stderr are kept in files, so that nothing ever blocks."""
+
+    def __init__(self, words: tuple[str, ...], *, env: Mapping[str, str], cwd: Path, stdin: bytes | None) -> None:
+        self._folder = cwd
+        self._out = cwd / f"{time.monotonic_ns()}.out"
+        self._err = self._out.with_suffix(".err")
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self._process = subprocess.Popen(
+                perdure(*words), stdin=subprocess.PIPE, stdout=out, stderr=err, env=env, cwd=cwd, start_new_session=True
+            )
+        assert self._process.stdin is not None
+        if stdin is not None:
+            self._process.stdin.write(stdin)
+        self._process.stdin.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text("utf-8")
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text("utf-8")
+
+    def wait_for(self, words: str, *, within_s: float = 40.0) -> None:
+        """Return when it has said `words` on either stream."""
+
+        def look() -> bool:
+            said = words in self.out or words in self.err
+            assert said or self.is_alive, f"ended with {self._process.returncode}:\n{self.out}\n{self.err}"
+            return said
+
+        eventually(look, f"{words!r} is said", within_s=within_s)
+
+    def press_ctrl_c(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+
+    def end(self, *, within_s: float = 60.0) -> Done:
+        """Wait for its end."""
+        try:
+            code = self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise AssertionError(f"has not ended within {within_s:g} s:\n{self.out}\n{self.err}") from None
+        return Done(code, self.out, self.err)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+class Place:
+    """A home with servers of its own, a configuration, and a provider that tests write scripts for."""
+
+    def __init__(self, home: Path, folder: Path, provider: ScriptedProvider) -> None:
+        self.home, self.folder, self.provider = home, folder, provider
+        self.config = folder / "perdure.toml"
+        self.config.write_text(CONFIG.format(url=provider.openai_url))
+        self._running: list[Running] = []
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Only the home is told: the servers are found there."""
+        return clean_environment(
+            PERDURE_HOME=str(self.home), PERDURE_CONFIG=str(self.config), PERDURE_LEASE_S="3", CLI_API_KEY=API_KEY
+        )
+
+    def start(self, *words: str, stdin: bytes | None = None, **env: str) -> Running:
+        running = Running(words, env=self.env | env, cwd=self.folder, stdin=stdin)
+        self._running.append(running)
+        return running
+
+    def call(self, *words: str, stdin: bytes | None = None, **env: str) -> Done:
+        return self.start(*words, stdin=stdin, **env).end()
+
+    def submit(self, *words: str) -> UUID:
+        """Start a turn; its id."""
+        done = self.call("submit", *words)
+        assert done.code == 0, done.err
+        return UUID(done.out.strip())
+
+    @contextmanager
+    def database(self) -> Iterator[Database]:
+        found = stack.find(self.home)
+        assert found is not None
+        opened = Database(sqlalchemy_url(found.database_url), connections=1, name="test")
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+    def view(self, turn_id: UUID | str) -> TurnView:
+        with self.database() as database:
+            return views.turn(database, UUID(str(turn_id)))
+
+    def wait_for_end(self, turn_id: UUID | str) -> TurnView:
+        with self.database() as database:
+            eventually(lambda: views.turn(database, UUID(str(turn_id))).status.is_ending, f"{turn_id} has ended")
+            return views.turn(database, UUID(str(turn_id)))
+
+    def kill_all(self) -> None:
+        for running in self._running:
+            if running.is_alive:
+                running.kill()
+
+
+@contextmanager
+def place(folder: Path) -> Iterator[Place]:
+    """An installation in which nothing runs yet but the provider."""
+    with stack.throwaway() as home, scripted_provider() as provider:
+        made = Place(home, folder, provider)
+        try:
+            yield made
+        finally:
+            made.kill_all()
+            perdure_down = subprocess.run(perdure("down"), env=made.env, cwd=folder, capture_output=True, check=False)
+            assert perdure_down.returncode == 0, perdure_down.stderr
+
+
+def processes_of(home: Path) -> list[str]:
+    """The command lines of all processes that know this home."""
+    import psutil
+
+    found: list[str] = []
+    for process in psutil.process_iter():
+        try:
+            command = process.cmdline()
+            knows = str(home) in " ".join(command) or process.environ().get("PERDURE_HOME") == str(home)
+            if knows and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(command))
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found

@@ -1,0 +1,56 @@
+"""Places for the command line, and a way to call it inside the test process, where it is fast."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.bench import API_KEY, CONFIG, Done, Place
+from tests.cli.bench import place as open_place
+from workers.cli.main import main
+
+
+@pytest.fixture(scope="package")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """Servers and a worker, started by `perdure up --detach` and stopped by `perdure down`."""
+    with open_place(tmp_path_factory.mktemp("place")) as made:
+        up = made.call("up", "--detach")
+        assert up.code == 0, up.err
+        yield made
+
+
+@pytest.fixture
+def bare_place(tmp_path: Path) -> Iterator[Place]:
+    """A home of this test's own in which nothing runs."""
+    with open_place(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def cli(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Iterator[Callable[..., Done]]:
+    """Calls the command line in this process. Set its environment with monkeypatch; no server is known to it at first."""
+    config = tmp_path / "perdure.toml"
+    config.write_text(CONFIG.format(url="http://127.0.0.1:9/v1"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in ("PERDURE_DATABASE_URL", "PERDURE_REDIS_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PERDURE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("CLI_API_KEY", API_KEY)
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+
+    def call(*words: str) -> Done:
+        capsys.readouterr()
+        code = main(words)
+        said = capsys.readouterr()
+        return Done(code, said.out, said.err)
+
+    yield call
+    root.handlers, root.level = handlers, level
