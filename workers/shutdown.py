@@ -34,7 +34,7 @@ class Drain:
             self._has_begun = True
         log.info("worker.draining", extra={"turns": len(self._parts.registry.all())})
         self._parts.registry.drain()
-        solo.stop()
+        solo.children.stop()
         threading.Thread(target=self._hand_back_the_rest, name="drain", daemon=True).start()
 
     def _hand_back_the_rest(self) -> None:

@@ -47,8 +47,6 @@ def run_turn(self: Task[..., Any], turn_id: str) -> None:
     try:
         _after(self, loop.run_turn(wanted, parts.runtime))
     except LeaseHeld:
-        if not parts.registry.is_draining and turns.is_suspect(parts.runtime.database, wanted):
-            solo.carry(wanted)
         _leave(self, wanted)
     except LeaseLost:
         log.warning("turn.lease_lost", extra={"turn_id": turn_id})
@@ -113,8 +111,11 @@ def _after(task: Task[..., Any], turn: Turn) -> None:
 
 def _leave(task: Task[..., Any], turn_id: UUID) -> None:
     """The wake was not for us. It must not read as the end of the turn, and not as a new start after it."""
+    parts = process.parts()
     try:
-        view = views.turn(process.parts().runtime.database, turn_id)
+        if not parts.registry.is_draining and turns.is_suspect(parts.runtime.database, turn_id):
+            solo.children.carry(turn_id)
+        view = views.turn(parts.runtime.database, turn_id)
     except (NotFound, DatabaseUnavailable) as error:
         log.warning("turn.left", extra={"turn_id": str(turn_id), "reason": str(error)})
         raise Ignore from error
