@@ -7,8 +7,9 @@ import sys
 
 import structlog
 
-# Libraries whose INFO lines would tell addresses, requests or every message of the queue.
-_QUIET = ("httpx2", "httpcore2", "openai", "anthropic", "kombu", "amqp", "alembic", "sqlalchemy")
+# Libraries whose INFO lines would tell addresses, requests or every message of the queue (Celery adds a traceback to
+# each task that left its end to us).
+_QUIET = ("httpx2", "httpcore2", "openai", "anthropic", "celery", "kombu", "amqp", "alembic", "sqlalchemy")
 
 
 def start(level: int = logging.INFO) -> None:
@@ -29,6 +30,7 @@ def start(level: int = logging.INFO) -> None:
             ],
         )
     )
+    logging.captureWarnings(True)
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)

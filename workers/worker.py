@@ -13,13 +13,12 @@ from uuid import UUID
 import redis
 from celery import signals
 
-from orchestration import loop
 from orchestration.errors import PerdureError
 from orchestration.providers import catalog
 from persistence import leases, migrate, queue
-from persistence.errors import DatabaseUnavailable, LeaseHeld, LeaseLost
+from persistence.errors import DatabaseUnavailable
 from persistence.queue import WorkerSigns
-from workers import identity, process, results, supervisor, telemetry, wakes, wiring
+from workers import alone, identity, process, results, supervisor, telemetry, wakes, wiring
 from workers.celery_app import app
 from workers.identity import Identity
 from workers.interrupts import INTERVAL_S as WATCH_EVERY_S
@@ -74,6 +73,7 @@ def serve(
             without_mingle=True,
             loglevel=logging.WARNING,
             task_events=True,
+            quiet=True,
         )
         worker.start()
     finally:
@@ -83,26 +83,11 @@ def serve(
 
 
 def carry_alone(settings: Settings, turn_id: UUID) -> int:
-    """Carry one turn, a suspect, in a process that carries nothing else; 0 when it left in order."""
+    """Carry one turn, a suspect too, in a process that carries nothing else; 0 when it left in order."""
     telemetry.start()
     parts = _start_parts(settings, takes_back=False)
-    drain = Drain(parts)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: drain.begin())
-    watcher = InterruptWatcher(parts.keys, parts.registry)
-    keeper = LeaseKeeper(parts, None, when_stuck=drain.begin)
-    services = [
-        Service("lease keeper", keeper.run_once, keeper.interval_s).start(),
-        Service("interrupt watcher", watcher.run_once, WATCH_EVERY_S).start(),
-    ]
-    try:
-        turn = loop.run_turn(turn_id, parts.runtime, alone=True)
-        log.info("turn.left_alone", extra={"turn_id": str(turn_id), "status": turn.status.value})
-    except (LeaseHeld, LeaseLost, DatabaseUnavailable) as error:
-        log.warning("turn.left", extra={"turn_id": str(turn_id), "reason": str(error)})
-    finally:
-        for service in services:
-            service.stop()
+    with alone.services(parts):
+        alone.carry(parts, turn_id)
     return 0
 
 
