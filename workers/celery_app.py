@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from celery import Celery
-from kombu import Queue
+from kombu import Exchange, Queue
 
 from workers import servers
 from workers import settings as environment
@@ -19,6 +19,11 @@ BATCH = "perdure.batch"
 
 # How long a stored result answers AsyncResult; the sender re-sends what Redis lost within this time.
 RESULT_EXPIRES_S = 24 * 3600
+
+
+def _queue(name: str) -> Queue:
+    """Bound to itself alone: a queue without an exchange of its own hears what is meant for the default one, too."""
+    return Queue(name, Exchange(name), routing_key=name)
 
 
 def configuration(redis_url: str) -> dict[str, Any]:
@@ -50,7 +55,7 @@ def configuration(redis_url: str) -> dict[str, Any]:
         "task_serializer": "json",
         "result_serializer": "json",
         "accept_content": ["json"],
-        "task_queues": [Queue(INTERACTIVE), Queue(BATCH)],
+        "task_queues": [_queue(INTERACTIVE), _queue(BATCH)],
         "task_default_queue": INTERACTIVE,
         "task_create_missing_queues": False,
         "task_routes": {"perdure.submit": {"queue": INTERACTIVE}},
