@@ -1,0 +1,59 @@
+"""How much write-ahead log an iteration makes, early and late in one turn.
+
+Full-page images come at a rate that checkpoints set and not the writer, so they are switched off here, as is autovacuum,
+which would write in between. Nothing else is: fsync and synchronous_commit stay on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import psycopg
+
+from ops.bench.contender import Contender
+from ops.bench.stage import Stage
+from workers.settings import libpq_url
+
+EARLY, LATE = 20, 200
+_AROUND = 10
+# Enough to look at LATE from both sides, and to end.
+ITERATIONS = LATE + _AROUND + 2
+_QUIET = ("full_page_writes", "autovacuum")
+
+
+def bytes_per_iteration(stage: Stage, contender: Contender) -> tuple[float, float]:
+    """Bytes of one iteration around the 20th and around the 200th; the contender's turns must have `ITERATIONS`."""
+    with _quiet(stage) as connection:
+        seen: list[int] = []
+
+        def observe() -> None:
+            row = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchone()
+            assert row is not None
+            seen.append(int(row[0]))
+
+        contender.turns(1)[0]()  # every statement is prepared, every page has been touched
+        (turn,) = contender.turns(1, observe)
+        turn()
+    return _mean_around(seen, EARLY), _mean_around(seen, LATE)
+
+
+def _mean_around(seen: list[int], iteration: int) -> float:
+    """`seen[n]` is the position in the log at the tool call of iteration n + 1."""
+    first, last = iteration - 1 - _AROUND, iteration - 1 + _AROUND
+    return (seen[last] - seen[first]) / (last - first)
+
+
+@contextmanager
+def _quiet(stage: Stage) -> Generator[psycopg.Connection]:
+    with psycopg.connect(libpq_url(stage.database_url), autocommit=True) as connection:
+        for name in _QUIET:
+            connection.execute(f"ALTER SYSTEM SET {name} = off")
+        connection.execute("SELECT pg_reload_conf()")
+        connection.execute("CHECKPOINT")
+        try:
+            yield connection
+        finally:
+            for name in _QUIET:
+                connection.execute(f"ALTER SYSTEM RESET {name}")
+            connection.execute("SELECT pg_reload_conf()")
