@@ -200,23 +200,28 @@ def _insert(transaction: Transaction, request: Request, session_id: UUID, busy: 
     return Submitted(row["id"], row["session_id"], TurnStatus(row["status"]), row["queue"], True, interrupts)
 
 
+# As a submit does: so that no turn joins the session between the look for one and the resume.
+_LOCK_SESSION = """
+SELECT FROM sessions WHERE id = (SELECT session_id FROM turns WHERE id = %(id)s) FOR UPDATE"""
+
 _ENDED = """
 SELECT t.id, t.session_id, t.queue, t.status, t.exit_reason, t.parent_turn_id, t.iterations_max, t.iterations_used,
-  t.max_tokens_total, t.max_cost_usd, t.started_at,
+  t.max_tokens_total, t.max_cost_usd, t.started_at, t.grace_used, t.remedies,
   EXISTS (SELECT FROM turns o WHERE o.session_id = t.session_id AND o.id <> t.id
     AND (o.created_at, o.id) > (t.created_at, t.id)) AS has_successor
 FROM turns t WHERE t.id = %(id)s FOR UPDATE"""
 
 _NEWEST = """
-SELECT role, iteration FROM messages WHERE session_id = %(session)s AND turn_id = %(id)s ORDER BY seq DESC LIMIT 1"""
+SELECT role, origin, iteration FROM messages
+WHERE session_id = %(session)s AND turn_id = %(id)s ORDER BY seq DESC LIMIT 1"""
 
 _RESUME = """
 WITH turn AS (
   UPDATE turns SET status = 'queued', exit_reason = NULL, ended_at = NULL, result = NULL, dispatched_at = NULL,
-    interrupt_requested_at = NULL, resumes = resumes + 1, fencing_token = fencing_token + 1, grace_used = false,
-    attempts = 0, last_error = NULL, retry_after_s = NULL, remedies = '{}', model_index = 0, crash_count = 0,
-    crash_streak = 0, is_suspect = false, last_seq = last_seq + %(notices)s, iterations_max = %(iterations)s, max_tokens_total = %(tokens)s,
-    max_cost_usd = %(cost)s, event_seq = event_seq + 1,
+    interrupt_requested_at = NULL, resumes = resumes + 1, fencing_token = fencing_token + 1, attempts = 0,
+    last_error = NULL, retry_after_s = NULL, grace_used = %(grace_used)s, remedies = %(remedies)s::json,
+    model_index = 0, crash_count = 0, crash_streak = 0, is_suspect = false, last_seq = last_seq + %(notices)s,
+    iterations_max = %(iterations)s, max_tokens_total = %(tokens)s, max_cost_usd = %(cost)s, event_seq = event_seq + 1,
     deadline = CASE WHEN deadline IS NOT NULL THEN now() +
       (SELECT make_interval(secs => (settings ->> 'deadline_s')::float) FROM agents a WHERE a.id = turns.agent_id) END
   WHERE id = %(id)s RETURNING id, session_id, event_seq, last_seq, resumes
@@ -236,11 +241,13 @@ def resume(
     """Queue an ended turn again, with its caps raised by what is given.
 
     Where the history ends in words of the model, `notice` follows them: without it they would read as its final answer.
+    So it does where more iterations take back what a notice said of the last one. Only they allow another grace call.
 
     Raises NotFound, or Refused (with what to do) unless the turn is incomplete, interrupted or failed, the newest of
     its session and no child, and any cap that ended it is raised.
     """
     with database.transaction() as transaction:
+        transaction.rows(_LOCK_SESSION, {"id": turn_id})
         row = transaction.one_or_none(_ENDED, {"id": turn_id})
         if row is None:
             raise NotFound(f"there is no turn {turn_id}; `perdure list` shows those that exist")
@@ -249,16 +256,27 @@ def resume(
         transaction.rows(
             _RESUME,
             {
-                "notices": int(newest is not None and newest["role"] == "assistant"),
+                "notices": int(newest is not None and _needs_notice(newest, iterations)),
                 "notice": content_to_json((Text(notice),)),
                 "iteration": 0 if newest is None else newest["iteration"],
                 "id": turn_id,
+                "grace_used": row["grace_used"] and not iterations,
+                "remedies": dumps({} if iterations else _grace_alone(row["remedies"])),
                 "iterations": row["iterations_max"] + iterations,
                 "tokens": None if row["max_tokens_total"] is None else row["max_tokens_total"] + tokens,
                 "cost": None if row["max_cost_usd"] is None else row["max_cost_usd"] + cost,
             },
         )
     return Submitted(row["id"], row["session_id"], TurnStatus.QUEUED, row["queue"], is_new=False)
+
+
+def _needs_notice(newest: Row, iterations: int) -> bool:
+    return newest["role"] == "assistant" or (newest["origin"] == "notice" and iterations > 0)
+
+
+def _grace_alone(remedies: dict[str, int]) -> dict[str, int]:
+    """Of the counters of remedies only that of the grace call: what was granted once is not granted again."""
+    return {name: n for name, n in remedies.items() if name == "grace_answered"}
 
 
 def _refuse_resume(row: Row, given: dict[str, int | Decimal]) -> None:
