@@ -23,7 +23,6 @@ from workers.settings import WORKSPACE_ID_FILE, Settings
 from workers.stack import accounts, binaries, servers
 from workers.stack.errors import StackError
 
-OLDEST_PYTHON = (3, 11)
 _START = "call `perdure up` to start one, or set {variable} to one of yours"
 
 
@@ -38,7 +37,8 @@ class Finding:
 
 def examine(environ: Mapping[str, str] = os.environ) -> list[Finding]:
     """Every finding, in the order in which a person would mend them. A check that cannot be made is a finding, too."""
-    findings = [_python()]
+    # An older Python than 3.11 cannot even load this.
+    findings = [Finding(True, f"Python {platform.python_version()} at {sys.executable}")]
     try:
         settings = environment.load()
         database_url = settings.database_url or servers.running_postgres(settings.home)
@@ -52,13 +52,6 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Finding]:
     findings.extend(_configuration(settings, environ))
     findings.append(_workspace(settings.workspace))
     return findings
-
-
-def _python() -> Finding:
-    what = f"Python {platform.python_version()} at {sys.executable}"
-    if sys.version_info >= OLDEST_PYTHON:
-        return Finding(True, what)
-    return Finding(False, f"{what} is too old", "install Python 3.11 or newer")
 
 
 def _programs(settings: Settings) -> Finding:

@@ -44,12 +44,14 @@ def throwaway() -> Generator[Path]:
 
 
 def _new_home() -> Path:
+    if os.geteuid() != 0:
+        return Path(tempfile.mkdtemp(prefix="perdure-"))
+    # The servers' account must pass through, but root's folder for temporary files is often closed to all others.
     account = accounts.choose()
     for folder in dict.fromkeys([tempfile.gettempdir(), "/tmp", "/var/tmp"]):
-        # For root the servers' account must pass through, and private folders for temporary files are usual.
         if account.can_enter(Path(folder)):
             home = Path(tempfile.mkdtemp(prefix="perdure-", dir=folder))
-            home.chmod(0o700 if account.is_ours else 0o711)
+            home.chmod(0o711)
             return home
     raise StackError(f"The account {account.name!r} can reach no folder for temporary files: set TMPDIR to one.")
 

@@ -17,6 +17,7 @@ from workers.stack.state import Access
 
 NAME = "valkey"
 _READY_S = 60.0
+_PORTS_TRIED = 5
 # In a file and not on the command line, where everybody could read the password.
 _SETTINGS = """\
 bind 127.0.0.1
@@ -42,8 +43,7 @@ _PRIVATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 def ensure(home: Path, lock: int) -> tuple[Access, bool]:
     """Find the server of `home`, or start it; with whether it was started. Call with the home's lock held."""
     access = state.read(home).get(NAME)
-    if access is not None and find(home) is not None:
-        _wait_ready(home, access)
+    if access is not None and find(home) is not None and _becomes_ready(home, access):
         return access, False
     stop(home)  # one that runs with a password that is lost
     account = accounts.choose()
@@ -56,12 +56,18 @@ def ensure(home: Path, lock: int) -> tuple[Access, bool]:
         )
     folder.mkdir(mode=0o700, exist_ok=True)
     account.own(folder)
-    access = (access or Access.new(0)).at(processes.free_port(access.port if access else None))
-    state.write(home, NAME, access)
-    _write_settings(home, access, account)
-    processes.launch([program, _settings(home)], log=log(home), pid_file=folder / "pid", account=account, lock=lock)
-    _wait_ready(home, access)
-    return access, True
+    command = [program, _settings(home)]
+    access = access or Access.new(processes.free_port(None))
+    for _ in range(_PORTS_TRIED):
+        access = access.at(processes.free_port(access.port))
+        state.write(home, NAME, access)
+        _write_settings(home, access, account)
+        processes.launch(command, log=log(home), pid_file=folder / "pid", account=account, lock=lock)
+        if _becomes_ready(home, access):
+            return access, True
+        if "Address already in use" not in processes.tail(log(home), lines=20):
+            break
+    raise StackError(f"Valkey did not start: {processes.tail(log(home))}. Its log is {log(home)}.")
 
 
 def find(home: Path) -> psutil.Process | None:
@@ -101,10 +107,14 @@ def _write_settings(home: Path, access: Access, account: Account) -> None:
     account.own(path)
 
 
-def _wait_ready(home: Path, access: Access) -> None:
-    processes.wait_until(lambda: _answers(access) or find(home) is None, seconds=_READY_S)
-    if not _answers(access):
-        raise StackError(f"Valkey did not start: {processes.tail(log(home))}. Its log is {log(home)}.")
+def _becomes_ready(home: Path, access: Access) -> bool:
+    """Wait until the server answers; False if it died, or somebody else has its port."""
+    if not processes.wait_until(lambda: _answers(access) or find(home) is None, seconds=_READY_S):
+        raise StackError(
+            f"Valkey still does not answer after {_READY_S:.0f} s: {processes.tail(log(home))}. "
+            f"Its log is {log(home)}; call again when it has loaded its data."
+        )
+    return _answers(access)
 
 
 def _answers(access: Access) -> bool:
