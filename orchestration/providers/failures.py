@@ -136,7 +136,8 @@ def _what_happened(error: Exception, watch: CallWatch, *, is_answering: bool) ->
     if refused is not None:
         detail = error_object(getattr(error, "body", None))
         text = said(detail) or str(error)
-        return classify(refused.status_code, detail, text), f"status {refused.status_code}: {text}"
+        shown = "a page in the place of an error" if text.lstrip().startswith("<") else text
+        return classify(refused.status_code, detail, text), f"status {refused.status_code}: {shown}"
     if is_answering:
         return ErrorClass.MALFORMED_STREAM, f"the answer broke off: {_innermost(error)}"
     return _of_transport(error)

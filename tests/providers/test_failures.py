@@ -144,6 +144,13 @@ def test_the_sentence_names_the_provider_the_status_and_what_was_said(api: Api) 
 
 
 @both
+def test_a_page_is_not_quoted(api: Api) -> None:
+    error = refused(api, 502, "<html><h1>Bad Gateway</h1></html>", kind="text/html")
+
+    assert str(error) == "main: status 502: a page in the place of an error"
+
+
+@both
 def test_a_long_sentence_is_cut(api: Api) -> None:
     error = refused(api, 400, openai_error("x" * 10_000))
 

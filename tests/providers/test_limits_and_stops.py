@@ -380,6 +380,24 @@ def test_two_hundred_calls_run_side_by_side_over_one_client_and_all_stop(api: Ap
     assert ours <= calls, "no call may need a thread beside its own"
 
 
+def test_a_call_through_the_environments_proxy_is_stopped_as_well(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = Stop()
+    lines: list[str] = []
+
+    def script(peer: Peer) -> None:
+        lines.append(peer.request()[0])
+        peer.send(HEADERS, chunks(opening(api)))
+
+    with serving(script) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url)
+        monkeypatch.setenv("NO_PROXY", "")
+        took = stopped_after(stop, lambda: bool(lines), lambda: ask_once(api, "http://provider.invalid", stop=stop))
+        assert proxy.peers[0].saw_disconnect.wait(PATIENCE_S)
+
+    assert lines[0].startswith("POST http://provider.invalid/v1/")
+    assert took < SOON_S
+
+
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A certificate and its key for 127.0.0.1, in one file, signed by itself."""

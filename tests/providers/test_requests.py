@@ -299,6 +299,23 @@ def test_anthropic_gets_everything_of_the_users_in_a_row_as_one_message_results_
     ]
 
 
+def test_anthropic_gets_roles_that_alternate() -> None:
+    history = [
+        user("x"),
+        assistant(Text("One,")),
+        user(" "),
+        assistant(Text("two,")),
+        assistant(Text("three.")),
+        user("y"),
+    ]
+
+    assert anthropic_messages(*history) == [
+        {"role": "user", "content": [{"type": "text", "text": "x"}]},
+        {"role": "assistant", "content": [{"type": "text", "text": t} for t in ("One,", "two,", "three.")]},
+        {"role": "user", "content": [{"type": "text", "text": "y"}]},
+    ]
+
+
 def test_openai_gets_results_in_call_order_and_one_user_message_after_them() -> None:
     history = [
         user("x"),

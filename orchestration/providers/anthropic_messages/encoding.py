@@ -8,7 +8,7 @@ https://platform.claude.com/docs/en/api/messages
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestration.ports import ModelRequest, ToolSpec
@@ -31,10 +31,14 @@ DEFAULT_MAX_TOKENS = 16_384
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """The blocks of one message in bytes, joined by commas, without the brackets around them."""
+    """The blocks of one message in bytes, joined by commas, without the brackets around them.
+
+    `alone` is the whole message where there is nothing to join and nothing to order: the common case.
+    """
 
     is_assistant: bool
     blocks: bytes
+    alone: bytes = b""
     results: tuple[tuple[str, bytes], ...] = ()
     call_ids: tuple[str, ...] = ()
 
@@ -67,17 +71,19 @@ class AnthropicEncoder:
         )
 
     def _messages(self, history: Sequence[Message]) -> Iterable[bytes]:
-        waiting: list[_Piece] = []
+        side: list[_Piece] = []
         asked: tuple[str, ...] = ()
         for message in history:
             piece = self._piece(message)
-            if not piece.is_assistant:
-                waiting.append(piece)
-            elif piece.blocks:  # a message with nothing that this provider may see is none
-                yield from _joined(waiting, asked)
-                waiting, asked = [], piece.call_ids
-                yield b'{"role":"assistant","content":[' + piece.blocks + b"]}"
-        yield from _joined(waiting, asked)
+            if not piece.blocks and not piece.results:
+                continue  # a message with nothing in it that this provider takes is none
+            if side and side[0].is_assistant is not piece.is_assistant:
+                yield _joined(side, asked)
+                asked = tuple(call_id for one in side for call_id in one.call_ids)
+                side = []
+            side.append(piece)
+        if side:
+            yield _joined(side, asked)
 
     def _encode(self, message: Message) -> _Piece:
         content = sent_content(message)
@@ -86,9 +92,9 @@ class AnthropicEncoder:
             if blocks and blocks[-1][0]:
                 blocks = [block for block in blocks if not block[0]]
             calls = tuple(b.id for b in content if isinstance(b, Call))
-            return _Piece(True, b",".join(block for _, block in blocks), call_ids=calls)
+            return _alone(_Piece(True, b",".join(block for _, block in blocks), call_ids=calls))
         results = tuple((b.id, encode(_result(b))) for b in content if isinstance(b, Result))
-        return _Piece(False, b",".join(_spoken(content)), results)
+        return _alone(_Piece(False, b",".join(_spoken(content)), results=results))
 
     def _assistant(self, content: Sequence[object]) -> Iterable[tuple[bool, bytes]]:
         """Each block in bytes, and whether it is thinking."""
@@ -110,13 +116,19 @@ class AnthropicEncoder:
         return native.data if native and native.provider == self._provider else {}
 
 
-def _joined(pieces: Sequence[_Piece], asked: tuple[str, ...]) -> Iterable[bytes]:
-    """Everything that users and tools say in a row as one message: results first, in call order."""
+def _joined(pieces: Sequence[_Piece], asked: tuple[str, ...]) -> bytes:
+    """What one side says in a row as one message; of what users and tools say, results come first and in call order."""
+    if len(pieces) == 1 and pieces[0].alone:
+        return pieces[0].alone
     results = [result for piece in pieces for result in piece.results]
     blocks = in_call_order(results, asked) if len(results) > 1 else [piece for _, piece in results]
     blocks += [piece.blocks for piece in pieces if piece.blocks]
-    if blocks:
-        yield b'{"role":"user","content":[' + b",".join(blocks) + b"]}"
+    role = b"assistant" if pieces[0].is_assistant else b"user"
+    return b'{"role":"%s","content":[%s]}' % (role, b",".join(blocks))
+
+
+def _alone(piece: _Piece) -> _Piece:
+    return replace(piece, alone=_joined([piece], ())) if len(piece.results) < 2 else piece
 
 
 def _has_calls(history: Sequence[Message]) -> bool:

@@ -30,6 +30,8 @@ _FINISHES = {
 }
 # Finish reasons with which some servers say that they failed, and the error code that they stand for.
 _FAILURES = {"error": "server_error", "insufficient_system_resource": "overloaded"}
+# Where vendors show reasoning. It goes back in the field in which it came: DeepSeek and Kimi refuse a tool loop without
+# it, Groq refuses the other name, and OpenAI itself, which takes neither, never issues one.
 _REASONING = ("reasoning_content", "reasoning")
 _REASONING_DETAILS = "reasoning_details"
 

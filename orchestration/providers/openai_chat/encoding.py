@@ -43,9 +43,13 @@ REFUSAL = "refusal"
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """One message in bytes. An assistant's is finished; what users and tools say is still to be joined with its like."""
+    """One message in bytes. An assistant's is finished; what users and tools say may have to be joined with its like.
+
+    `alone` is what it becomes with nothing to join: the common case.
+    """
 
     assistant: bytes = b""
+    alone: bytes = b""
     results: tuple[tuple[str, bytes], ...] = ()
     call_ids: tuple[str, ...] = ()
     text: bytes = b""
@@ -90,8 +94,7 @@ class OpenAIEncoder:
             piece = self._piece(message)
             if piece.assistant:
                 done += _joined(waiting, asked)
-                waiting = []
-                asked = piece.call_ids
+                waiting, asked = [], piece.call_ids
                 done.append(piece.assistant)
             else:
                 waiting.append(piece)
@@ -105,12 +108,13 @@ class OpenAIEncoder:
         results = tuple((b.id, encode(_result(b))) for b in content if isinstance(b, Result))
         text = "\n\n".join(b.text for b in content if isinstance(b, Text) and b.text.strip())
         parts = [part for block in content if (part := _part(block)) is not None]
-        return _Piece(
+        piece = _Piece(
             results=results,
             text=encode(text)[1:-1],
             parts=b",".join(encode(part) for part in parts),
             has_image=any(isinstance(b, Image) for b in content),
         )
+        return replace(piece, alone=b",".join(_joined([piece], ()))) if len(results) < 2 else piece
 
     def _assistant(self, content: tuple[Block, ...]) -> Json:
         own = [self._own(block) for block in content]
@@ -146,6 +150,8 @@ class OpenAIEncoder:
 
 def _joined(pieces: Sequence[_Piece], asked: tuple[str, ...]) -> list[bytes]:
     """Results in call order, then one user message of everything else."""
+    if len(pieces) == 1 and pieces[0].alone:
+        return [pieces[0].alone]
     results = [result for piece in pieces for result in piece.results]
     done = in_call_order(results, asked) if len(results) > 1 else [piece for _, piece in results]
     if any(piece.has_image for piece in pieces):

@@ -12,7 +12,7 @@ from persistence.records.message import Json, dumps
 def loads(text: str | bytes) -> Any:
     """The value of a JSON text. Raises ValueError, also for NaN and for bottomless nesting."""
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return _decoder.decode(text if isinstance(text, str) else text.decode())
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
@@ -46,3 +46,6 @@ def text_of(value: Any, what: str) -> str:
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON value")
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse)
