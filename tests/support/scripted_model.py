@@ -14,6 +14,7 @@ from orchestration.errors import CallInterrupted
 from orchestration.ports import Finish, ModelRequest, Reply, StopSignal
 from persistence.records.message import Call, Origin, Role, Text
 from persistence.records.usage import Usage
+from tests.support.standing import wrong_with_history
 
 Scripted: TypeAlias = "Reply | Exception | Callable[[ModelRequest, StopSignal], Reply]"
 
@@ -30,13 +31,17 @@ def asks(*calls: tuple[str, str], text: str = "", finish: Finish = Finish.TOOL_C
 
 
 class ScriptedModel:
-    """Replies by place. An exception in the script is raised once for each of its places in `faults`."""
+    """Replies by place. An exception in the script is raised once for each of its places in `faults`.
+
+    `refusals` says of every request why a real provider would have refused it.
+    """
 
     name = "scripted"
 
     def __init__(self, *replies: Scripted, faults: Sequence[Exception | None] = ()) -> None:
         self.replies = replies
         self.requests: list[ModelRequest] = []
+        self.refusals: list[str] = []
         self._faults = list(faults)
         self._lock = threading.Lock()
 
@@ -47,6 +52,7 @@ class ScriptedModel:
     def reply(self, request: ModelRequest, *, stop: StopSignal, on_text: Callable[[str], None]) -> Reply:
         with self._lock:
             self.requests.append(request)
+            self.refusals += wrong_with_history(request.messages)
             fault = self._faults.pop(0) if self._faults else None
         if stop.is_set():
             raise CallInterrupted("stopped")
