@@ -66,7 +66,7 @@ def close_open_calls(turn: Turn, why: str) -> tuple[tuple[Message, ...], tuple[C
     """What an ending appends: an answer for every call without one; nothing if there is none."""
     if not turn.calls:
         return (), ()
-    doubtful = {c.call_id for c in in_doubt(turn)}
+    doubtful = {c.call_id for c in turn.calls if c.started_token not in (None, turn.fencing_token)}
     results, closed = kept_results(turn), [ClosedCall(c.call_id, c.status) for c in turn.calls if c.is_answered]
     for call in turn.calls:
         if call.is_answered:

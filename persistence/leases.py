@@ -68,6 +68,13 @@ _BOOKED = """booked AS (
   FROM back JOIN agents a ON a.id = back.agent_id WHERE NOT in_tool
 )"""
 
+# Calls without a start-mark may be repeated, and will be. Should the turn end before that, this tells that they may have
+# run: to say "not run" of them would be a lie.
+_TOUCHED = """touched AS (
+  UPDATE tool_calls c SET started_token = back.fencing_token - 1 FROM back
+  WHERE back.in_tool AND c.turn_id = back.id AND c.status = 'open' AND c.effect <> 'once'
+)"""
+
 _HAND_BACK = f"""
 WITH ours AS (
   SELECT id, {_IN_TOOL} AS in_tool FROM turns t
@@ -81,7 +88,7 @@ WITH ours AS (
 ), told AS (
   INSERT INTO events (turn_id, seq, type, payload)
   SELECT id, event_seq, 'turn.handed_back', json_build_object('in_step', true) FROM back
-), {_BOOKED}
+), {_BOOKED}, {_TOUCHED}
 SELECT id FROM back"""
 
 # One crash is counted for a turn that was alone in its process, and for one that was not in the middle of a tool call
@@ -107,7 +114,7 @@ WITH dead AS (
   INSERT INTO events (turn_id, seq, type, payload)
   SELECT id, event_seq, 'turn.taken_back',
     json_build_object('worker', worker, 'crash_count', crash_count, 'is_suspect', is_suspect) FROM back
-), {_BOOKED}
+), {_BOOKED}, {_TOUCHED}
 SELECT id, queue, worker, crash_count, is_suspect FROM back"""
 
 

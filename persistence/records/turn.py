@@ -122,7 +122,10 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class CallState:
-    """A call of the newest assistant message, as `tool_calls` has it. `result` is that of a call whose siblings still run."""
+    """A call of the newest assistant message, as `tool_calls` has it. `result` is that of a call whose siblings still run.
+
+    `started_token` is that of the owner that marked it started, or, without a mark, of one that left in the middle of it.
+    """
 
     call_id: str
     n: int
