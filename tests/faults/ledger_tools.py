@@ -82,6 +82,14 @@ def block(ctx: ToolContext, hold: str) -> str:
     return "block done"
 
 
+@tool(effect="once", timeout_s=120)
+def die_once(ctx: ToolContext) -> str:
+    """Kill the process that one is in."""
+    _write(ctx, "die_once", "start")
+    os.kill(os.getpid(), signal.SIGKILL)
+    return "never"
+
+
 @tool(effect="repeatable", timeout_s=120)
 def die(ctx: ToolContext, hold: str = "") -> str:
     """Kill the process that one is in, each time."""

@@ -95,18 +95,21 @@ class Yard:
         process.wait(within_s=40)
 
     def environment(self, **more: str) -> dict[str, str]:
-        return clean_environment(
-            PERDURE_DATABASE_URL=self.settings.database_url or "",
-            PERDURE_REDIS_URL=self.servers.redis_url,
-            PERDURE_CONFIG=str(self._config),
-            PERDURE_HOME=str(self.folder),
-            PERDURE_WORKSPACE=str(self.folder / "workspace"),
-            PERDURE_LEASE_S=f"{LEASE_S:g}",
-            PERDURE_CONCURRENCY="40",
-            FAULTS_API_KEY=self.api_key,
-            FAULTS_LEDGER=str(self.ledger),
-            FAULTS_GATES=str(self.gates),
-        ) | more
+        return (
+            clean_environment(
+                PERDURE_DATABASE_URL=self.settings.database_url or "",
+                PERDURE_REDIS_URL=self.servers.redis_url,
+                PERDURE_CONFIG=str(self._config),
+                PERDURE_HOME=str(self.folder),
+                PERDURE_WORKSPACE=str(self.folder / "workspace"),
+                PERDURE_LEASE_S=f"{LEASE_S:g}",
+                PERDURE_CONCURRENCY="40",
+                FAULTS_API_KEY=self.api_key,
+                FAULTS_LEDGER=str(self.ledger),
+                FAULTS_GATES=str(self.gates),
+            )
+            | more
+        )
 
     def mark(self) -> None:
         """A test begins: what runs now and what starts from now on is its own."""

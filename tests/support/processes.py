@@ -131,6 +131,10 @@ class Process:
         except psutil.NoSuchProcess:
             return []
 
+    def ports(self) -> set[int]:
+        """Its own ends of its connections."""
+        return {c.laddr.port for c in psutil.Process(self.pid).net_connections("tcp") if c.laddr}
+
     def tail(self, lines: int = 60) -> str:
         """The end of what it said, for a failed test's report."""
         return "\n".join(self.said.splitlines()[-lines:])

@@ -1,0 +1,58 @@
+"""A turn that kills its worker each time: it fails by name, and drags nobody with it."""
+
+from __future__ import annotations
+
+from ops.dev.scripted_provider.script import calls, reply
+from persistence.records.turn import ExitReason, TurnStatus
+from tests.faults.bench import Bench
+from tests.support.processes import eventually
+
+MAX_CRASHES = 3
+
+
+def test_one_poison_turn_among_twenty_in_mid_tool_convicts_itself_alone(bench: Bench) -> None:
+    (first,) = bench.yard.workers(1)
+    held = {"hold": bench.hold("healthy")}
+    tools = ("put", "look", "send", "put")
+    healthy = [bench.start(calls((tools[n % 4], held)), calls(("look", {})), reply("done")) for n in range(20)]
+    poison = bench.start(
+        calls(("die", {"hold": bench.hold("poison")})), settings={"max_crashes": str(MAX_CRASHES)}, repeat_last=True
+    )
+    for n, turn in enumerate(healthy):
+        turn.wait_for_start(tools[n % 4])
+    poison.wait_for_start("die")
+    second = bench.yard.workers(2)[1]
+
+    bench.release("poison")
+    eventually(lambda: not first.is_alive, "it has killed the process that it was in")
+    bench.yard.workers(2)  # what a supervisor does
+    bench.release("healthy")
+
+    view = poison.wait_for_end(within_s=120)
+    assert (view.status, view.exit_reason) == (TurnStatus.FAILED, ExitReason.WORKER_LOST)
+    assert view.crash_count == MAX_CRASHES
+    assert str(MAX_CRASHES) in (view.message or "")
+    assert poison.starts("die") == 1 + MAX_CRASHES, "once beside the others, then alone"
+    for turn in healthy:
+        turn.wait_for_completion(within_s=120)
+        assert turn.view.crash_count == 0
+        assert len(turn.requests) == 3
+    assert second.is_alive, "alone it killed its own child, no worker"
+    assert all(w.is_alive for w in bench.yard.standing)
+
+
+def test_a_poison_turn_that_must_not_be_repeated_fails_when_it_is_asked_for_again(bench: Bench) -> None:
+    """Its call is never repeated; it is the model that asks for it again and again."""
+    (victim, *_) = bench.yard.workers(2)
+    turn = bench.start(
+        *[calls(("die_once", {})) for _ in range(MAX_CRASHES + 1)],
+        reply("never said"),
+        settings={"max_crashes": str(MAX_CRASHES)},
+    )
+
+    view = turn.wait_for_end(within_s=90)
+
+    assert (view.exit_reason, view.crash_count) == (ExitReason.WORKER_LOST, MAX_CRASHES)
+    assert turn.starts("die_once") == 1 + MAX_CRASHES
+    assert len(turn.calls) == 1 + MAX_CRASHES, "each start was a call of its own"
+    assert len([w for w in bench.yard.standing if w.is_alive]) == 1, victim
