@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from orchestration import history
 from orchestration.budget import IterationBudget
-from orchestration.decide import budget_sentence
+from orchestration.decide import UNFIT_WORKER, budget_sentence
 from orchestration.errors import ErrorClass, ModelError
 from orchestration.ports import Finish, Reply, ToolSpec
 from persistence.records.agent import Grace
@@ -171,8 +171,8 @@ def unfit_worker(turn: Turn, worker: str, why: str) -> Outcome:
     """This worker lacks a provider or a tool of the agent; `why` is for the operator and names no secret."""
     remedies = dict(turn.counters.remedies)
     remedies["unfit_workers"] = remedies.get("unfit_workers", 0) + 1
-    counters = replace(turn.counters, last_error="unfit_worker", remedies=_frozen(remedies))
-    return Outcome(counters, events=(Event("model.failed", {"error": "unfit_worker", "worker": worker, "why": why}),))
+    counters = replace(turn.counters, last_error=UNFIT_WORKER, remedies=_frozen(remedies))
+    return Outcome(counters, events=(Event("model.failed", {"error": UNFIT_WORKER, "worker": worker, "why": why}),))
 
 
 def rested(counters: Counters) -> Counters:
@@ -249,7 +249,7 @@ def _has_words(content: Sequence[Block]) -> bool:
 def _is_whole(call: Call) -> bool:
     try:
         return isinstance(json.loads(call.arguments), dict)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter for brackets by the thousand
         return False
 
 

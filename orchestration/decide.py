@@ -24,21 +24,26 @@ from persistence.records.turn import CallState, Ending, ExitReason, Turn, Waitin
 # Iterations in a row in which no call could be run, and hand-overs by workers that lack a tool or a provider.
 MAX_INVALID_ITERATIONS = 3
 MAX_UNFIT_WORKERS = 5
+# What stands as the last error where not the model failed, but the worker lacks a provider or a tool.
+UNFIT_WORKER = "unfit_worker"
 
 
 def decide(turn: Turn, signals: Signals) -> Step:
     """The next step of a running turn.
 
-    A stored final answer wins over everything: it is paid for and complete. Then come the reasons to stop, then open
-    calls (nothing may follow them but their results), then what arrived, the remedy for a failed attempt, and a call.
+    A stored final answer wins over everything: it is paid for and complete. Then come the reasons to stop or to leave,
+    then open calls (nothing may follow them but their results), then what arrived, the remedy for a failed attempt, and
+    a call.
     """
-    if _has_final_answer(turn):
-        return _finish(turn)
     stop = _reason_to_stop(turn, signals)
+    if _has_final_answer(turn):
+        return _finish(turn, may_go_on=stop is None)
     if stop is not None:
         return End(stop)
     if _may_leave(turn, signals):
         return HandBack()
+    if turn.counters.last_error == UNFIT_WORKER:
+        return _other_worker(turn)
     if turn.calls:
         return _answer_calls(turn)
     if turn.has_news:
@@ -59,10 +64,11 @@ def _has_final_answer(turn: Turn) -> bool:
     )
 
 
-def _finish(turn: Turn) -> Step:
+def _finish(turn: Turn, *, may_go_on: bool) -> Step:
+    """End with the answer, unless words arrived in time and there is budget left to answer them too."""
     newest = turn.last_message
     assert newest is not None
-    if turn.has_news and turn.counters.iterations_used < turn.iterations_max:
+    if turn.has_news and may_go_on and turn.counters.iterations_used < turn.iterations_max:
         return TakeInbox()
     return End(Ending(ExitReason.FINAL_ANSWER, output_text=newest.text))
 
@@ -118,8 +124,6 @@ def _answer_calls(turn: Turn) -> Step:
 def _remedy(turn: Turn) -> Step:
     """What the table says to the newest failed attempt."""
     counters, agent = turn.counters, turn.agent
-    if counters.last_error == "unfit_worker":
-        return _other_worker(turn)
     error = ErrorClass(counters.last_error or ErrorClass.UNKNOWN)
     remedy = REMEDIES[error]
     if not remedy.retries or counters.attempts >= agent.attempts:
