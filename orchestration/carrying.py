@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from uuid import UUID
 
 from orchestration.steps import Signals
@@ -11,20 +12,23 @@ from orchestration.stopping import Stop
 from persistence.leases import Held
 from persistence.records.turn import Turn
 
+# How long a process that must leave still waits for Postgres: an answer that was paid for is worth a few tries.
+_LAST_PATIENCE_S = 5.0
+
 
 class Carried:
-    """One turn in one thread of this process.
+    """One turn in one thread of this process, claimed by a statement that was sent at `asked_at`.
 
     `stop` ends whatever the turn is doing: it was interrupted, or it is not ours any more. Times are of the local
     monotonic clock: they measure how old a confirmation by Postgres is, never when a lease ends.
     """
 
-    def __init__(self, turn: Turn, *, alone: bool = False) -> None:
+    def __init__(self, turn: Turn, *, asked_at: float, alone: bool = False) -> None:
         self.stop = Stop()
         self.alone = alone
         self._lock = threading.Lock()
         self._turn = turn
-        self._confirmed_at = time.monotonic()
+        self._confirmed_at = asked_at
         self._step_ends_at: float | None = None
         self._is_interrupted = False
         self._is_lost = False
@@ -119,3 +123,8 @@ class Registry:
             self._is_draining = True
             for carried in self._carried.values():
                 carried.hand_back_soon()
+
+    def patience(self, carried: Carried) -> Callable[[], bool]:
+        """Says when to stop waiting for Postgres: once the turn is lost, or a little later if the process must leave."""
+        ends_at = time.monotonic() + _LAST_PATIENCE_S
+        return lambda: carried.is_lost or (self._is_draining and time.monotonic() > ends_at)

@@ -40,8 +40,7 @@ def run_turn(turn_id: UUID, runtime: Runtime, *, alone: bool = False) -> Turn:
         alone=alone,
         workspace_id=runtime.workspace_id,
     )
-    carried = Carried(turn, alone=alone)
-    carried.confirm(asked_at)
+    carried = Carried(turn, asked_at=asked_at, alone=alone)
     runtime.registry.add(carried)
     try:
         runtime.on_claimed(turn.id)
@@ -76,7 +75,7 @@ def keep(turn: Turn, outcome: Outcome, carried: Carried, runtime: Runtime) -> Tu
         return turn.after(outcome, news)
 
     try:
-        return patiently(store, give_up=lambda: carried.is_lost or runtime.registry.is_draining)
+        return patiently(store, give_up=runtime.registry.patience(carried))
     except InboxGrew as grown:
         turn = replace(turn, inbox_n=grown.inbox_n)
         # An answer that was paid for is kept as it is; anything else is decided again with the news in view.

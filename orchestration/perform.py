@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 
 from orchestration import answers, history
 from orchestration.carrying import Carried
@@ -22,6 +23,7 @@ from orchestration.steps import (
     TakeInbox,
 )
 from persistence import leases
+from persistence.database import patiently
 from persistence.records.message import Call, Result
 from persistence.records.turn import Ending, Event, ExitReason, Outcome, Turn, Wait
 
@@ -37,8 +39,7 @@ def perform(step: Step, turn: Turn, carried: Carried, runtime: Runtime) -> Outco
         case CallModel():
             return _call_model(step, turn, carried, runtime)
         case StartTools():
-            events = tuple(answers.tool_started(turn, call_id) for call_id in step.call_ids)
-            return Outcome(turn.counters, started=step.call_ids, events=events)
+            return _start_tools(step, turn, runtime)
         case RunTools():
             return _run_tools(step, turn, carried, runtime)
         case Backoff():
@@ -84,8 +85,8 @@ def _call_model(step: CallModel, turn: Turn, carried: Carried, runtime: Runtime)
         max_output_tokens=agent.max_output_tokens,
         limits=limits,
     )
-    carried.begin_step(limits.connect_s + limits.call_s + _SLACK_S)
     _prove_ownership(carried, runtime)
+    carried.begin_step(limits.connect_s + limits.call_s + _SLACK_S)
     attempt = answers.Attempt(turn, provider, model, step.is_grace)
     started = time.monotonic()
     try:
@@ -102,18 +103,28 @@ def _checker(runtime: Runtime, turn: Turn) -> answers.Check:
     return lambda call: runtime.toolbox.check(turn.agent.tools, call)
 
 
+def _start_tools(step: StartTools, turn: Turn, runtime: Runtime) -> Outcome:
+    try:
+        _equipment(turn, runtime)
+    except (ConfigError, UnknownTool) as error:  # before the mark, which would leave calls in doubt that never ran
+        return answers.unfit_worker(turn, runtime.worker, str(error))
+    events = tuple(answers.tool_started(turn, call_id) for call_id in step.call_ids)
+    return Outcome(turn.counters, started=step.call_ids, events=events)
+
+
 def _run_tools(step: RunTools, turn: Turn, carried: Carried, runtime: Runtime) -> Outcome:
     calls = _calls_of(turn, step.call_ids)
     doubtful = [answers.Answered(Result(c, history.UNKNOWN_OUTCOME, answers.UNKNOWN)) for c in step.in_doubt]
-    if not calls:
-        return answers.tools_ran(turn, doubtful, step.then_start)
+    if not calls and not step.then_start:
+        return answers.tools_ran(turn, doubtful, ())
     try:
-        specs = {s.name: s for s in runtime.toolbox.specs(turn.agent.tools)}
-        workspace = runtime.workspace(turn)
+        specs, workspace = _equipment(turn, runtime)
     except (ConfigError, UnknownTool) as error:
         return answers.unfit_worker(turn, runtime.worker, str(error))
-    carried.begin_step(_limit_s(calls, specs, turn.agent.tool_timeout_s) + _SLACK_S)
+    if not calls:
+        return answers.tools_ran(turn, doubtful, step.then_start)
     _prove_ownership(carried, runtime)
+    carried.begin_step(_limit_s(calls, specs, turn.agent.tool_timeout_s))
     runs = runtime.toolbox.run(
         turn.agent.tools,
         calls,
@@ -125,6 +136,11 @@ def _run_tools(step: RunTools, turn: Turn, carried: Carried, runtime: Runtime) -
     )
     answered = doubtful + [answers.Answered(r.result, r.duration_s) for r in runs]
     return answers.tools_ran(turn, answered, step.then_start)
+
+
+def _equipment(turn: Turn, runtime: Runtime) -> tuple[dict[str, ToolSpec], Path]:
+    """The tools of the agent and the folder that they work in. Raises ConfigError or UnknownTool where one is not here."""
+    return {s.name: s for s in runtime.toolbox.specs(turn.agent.tools)}, runtime.workspace(turn)
 
 
 def _calls_of(turn: Turn, call_ids: tuple[str, ...]) -> list[Call]:
@@ -144,6 +160,11 @@ def _prove_ownership(carried: Carried, runtime: Runtime) -> None:
     """Spend nothing and touch nothing for a turn that may not be ours any more: a frozen worker wakes up here."""
     if carried.confirmed_since(runtime.lease.total_seconds()):
         return
-    asked_at = time.monotonic()
-    leases.prove(runtime.database, carried.held, lease=runtime.lease)
-    carried.confirm(asked_at)
+    carried.begin_step(None)  # waiting for Postgres is no step that hangs
+
+    def prove() -> None:
+        asked_at = time.monotonic()
+        leases.prove(runtime.database, carried.held, lease=runtime.lease)
+        carried.confirm(asked_at)
+
+    patiently(prove, give_up=runtime.registry.patience(carried))
