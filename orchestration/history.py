@@ -7,7 +7,7 @@ in call order (promise P5).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from persistence.ids import new_id
@@ -62,11 +62,16 @@ def kept_results(turn: Turn) -> list[Result]:
     return [Result(c.call_id, c.result or "", c.status) for c in turn.calls if c.is_answered]
 
 
-def close_open_calls(turn: Turn, why: str) -> tuple[tuple[Message, ...], tuple[ClosedCall, ...]]:
-    """What an ending appends: an answer for every call without one; nothing if there is none."""
+def close_open_calls(
+    turn: Turn, why: str, under_way: Collection[str] = ()
+) -> tuple[tuple[Message, ...], tuple[ClosedCall, ...]]:
+    """What an ending appends: an answer for every call without one; nothing if there is none.
+
+    `under_way` are calls that may have started, beside those that an earlier owner left behind.
+    """
     if not turn.calls:
         return (), ()
-    doubtful = {c.call_id for c in turn.calls if c.started_token not in (None, turn.fencing_token)}
+    doubtful = {*under_way, *(c.call_id for c in turn.calls if c.started_token not in (None, turn.fencing_token))}
     results, closed = kept_results(turn), [ClosedCall(c.call_id, c.status) for c in turn.calls if c.is_answered]
     for call in turn.calls:
         if call.is_answered:

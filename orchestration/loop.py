@@ -11,6 +11,7 @@ from orchestration.carrying import Carried
 from orchestration.decide import decide
 from orchestration.perform import end, perform
 from orchestration.runtime import Runtime
+from orchestration.steps import RunTools
 from persistence import checkpoint, turns
 from persistence.database import patiently
 from persistence.errors import InboxGrew, LeaseHeld, StoreError
@@ -54,14 +55,17 @@ def run_turn(turn_id: UUID, runtime: Runtime, *, alone: bool = False) -> Turn:
 
 def advance(turn: Turn, carried: Carried, runtime: Runtime) -> Turn:
     """Take exactly one step and keep what came of it."""
+    under_way: tuple[str, ...] = ()
     try:
-        outcome = perform(decide(turn, carried.signals), turn, carried, runtime)
+        step = decide(turn, carried.signals)
+        under_way = step.call_ids if isinstance(step, RunTools) else ()
+        outcome = perform(step, turn, carried, runtime)
         return turn.rested() if outcome.rests else keep(turn, outcome, carried, runtime)
     except StoreError:
         raise
     except Exception:  # a fault of ours must end the turn by name, not the process that carries 149 others
         log.exception("turn.internal_error", extra={"turn_id": str(turn.id), "fencing_token": turn.fencing_token})
-        return keep(turn, end(turn, _FAULT), carried, runtime)
+        return keep(turn, end(turn, _FAULT, under_way=under_way), carried, runtime)
 
 
 def keep(turn: Turn, outcome: Outcome, carried: Carried, runtime: Runtime) -> Turn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from orchestration import answers, history
@@ -58,12 +59,15 @@ def perform(step: Step, turn: Turn, carried: Carried, runtime: Runtime) -> Outco
             return end(turn, step.ending)
 
 
-def end(turn: Turn, ending: Ending) -> Outcome:
-    """The outcome that ends a turn, whoever writes it: every open call is answered in the same statement."""
+def end(turn: Turn, ending: Ending, *, under_way: Collection[str] = ()) -> Outcome:
+    """The outcome that ends a turn, whoever writes it: every open call is answered in the same statement.
+
+    Of calls that are `under_way` it is not known what they did.
+    """
     spent = ending.exit_reason is ExitReason.BUDGET_EXHAUSTED
     interrupted = ending.exit_reason is ExitReason.INTERRUPTED_BY_USER
     why = history.NOT_RUN_BUDGET if spent else history.NOT_RUN_INTERRUPTED if interrupted else history.NOT_RUN_ENDED
-    messages, closed = history.close_open_calls(turn, why)
+    messages, closed = history.close_open_calls(turn, why, under_way)
     return Outcome(turn.counters, messages=messages, closed=closed, events=(answers.ended(ending),), ending=ending)
 
 
