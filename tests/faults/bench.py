@@ -189,6 +189,10 @@ class Bench:
                 return process
         return None
 
+    def everybody_ends(self, *, within_s: float = 60.0) -> None:
+        for turn in self.turns:
+            turn.wait_for_end(within_s=within_s)
+
     def everybody_completes(self, *, within_s: float = 60.0) -> None:
         for turn in self.turns:
             turn.wait_for_completion(within_s=within_s)

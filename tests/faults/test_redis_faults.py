@@ -1,0 +1,143 @@
+"""Redis emptied, restarted, cut off, stopped and frozen: it is a doorbell, and nothing but time is lost with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from ops.dev.scripted_provider.script import calls, reply
+from persistence.records.turn import ExitReason, TurnStatus
+from tests.faults.bench import Bench
+from tests.support.processes import eventually
+from workers import stack
+
+_WITHIN_S = 60  # consumption starts again by itself within this time, whatever happened
+
+
+def test_an_emptied_redis_loses_no_turn_and_no_result(bench: Bench) -> None:
+    bench.yard.workers(0)
+    worker = bench.yard.start_worker("--concurrency", "2")
+    worker.wait_for_log("worker.ready")
+    ended = bench.start(reply("done"))
+    ended.wait_for_completion()
+    eventually(lambda: ended.result.state == "SUCCESS", "its result is stored")
+    running = [bench.start(reply("done", gate=bench.gate("running"))) for _ in range(2)]
+    bench.at("running").wait_for(2)
+    queued = [bench.start(reply("done")) for _ in range(4)]
+    eventually(lambda: bench.yard.keys.llen("perdure.interactive") >= 3, "their wakes wait in Redis")
+
+    bench.yard.keys.flushall()
+    assert ended.result.state == "PENDING"
+    eventually(lambda: ended.result.state == "SUCCESS", "the result that was lost comes back")
+    bench.at("running").open()
+
+    for turn in (*running, *queued):
+        turn.wait_for_completion()
+    assert [len(t.requests) for t in bench.turns] == [1] * 7
+    bench.yard.workers(1)
+    bench.yard.stop(worker)
+
+
+def test_a_restarted_redis_loses_nothing(bench: Bench) -> None:
+    bench.yard.workers(2)
+    running = [
+        bench.start(calls(("send", {}), gate=bench.gate("running")), calls(("put", {})), reply("done"))
+        for _ in range(4)
+    ]
+    bench.at("running").wait_for(4)
+
+    bench.yard.stop_redis()
+    bench.yard.start_servers()
+    bench.at("running").open()
+    queued = [bench.start(reply("done")) for _ in range(4)]
+
+    for turn in (*running, *queued):
+        turn.wait_for_completion(within_s=_WITHIN_S)
+    assert [t.starts("send") for t in running] == [1] * 4
+    assert [len(t.requests) for t in bench.turns] == [3] * 4 + [1] * 4
+    _both_take_work(bench)
+
+
+def test_workers_consume_again_after_their_connections_were_reset_three_times(bench: Bench) -> None:
+    bench.yard.workers(2)
+    for n in range(21):
+        bench.start(calls(("send", {}), delay_s=0.05), reply("done"))
+        if n % 7 == 6:
+            time.sleep(0.5)  # the fault's own rhythm: three resets within three seconds
+            for kind in ("normal", "pubsub"):
+                bench.yard.keys.client_kill_filter(_type=kind, skipme=True)
+
+    bench.everybody_completes(within_s=_WITHIN_S)
+    assert [t.starts("send") for t in bench.turns] == [1] * 21
+    assert [len(t.requests) for t in bench.turns] == [2] * 21
+    _both_take_work(bench)
+
+
+@pytest.mark.parametrize("seconds", [10, pytest.param(60, marks=pytest.mark.long)])
+def test_a_stopped_redis_holds_up_nothing_but_new_turns(bench: Bench, seconds: float) -> None:
+    bench.yard.workers(2)
+    _outage(bench, seconds, bench.yard.stop_redis, bench.yard.start_servers)
+
+
+@pytest.mark.parametrize("seconds", [10, pytest.param(30, marks=pytest.mark.long)])
+def test_a_frozen_redis_holds_up_nothing_but_new_turns(bench: Bench, seconds: float) -> None:
+    bench.yard.workers(2)
+    pid = bench.yard.server_pids()[stack.VALKEY]
+    _outage(bench, seconds, lambda: os.kill(pid, signal.SIGSTOP), lambda: os.kill(pid, signal.SIGCONT))
+
+
+def _outage(bench: Bench, seconds: float, begin: Callable[[], None], end: Callable[[], None]) -> None:
+    """Redis is away for `seconds`. Running turns go on, submits and interrupts are taken and durable meanwhile."""
+    going = bench.start(
+        calls(("send", {}), gate=bench.gate("going")), calls(("put", {})), reply("done"), settings={"iterations": "9"}
+    )
+    endless = bench.start(calls(("look", {}), delay_s=0.05), repeat_last=True, settings={"iterations": "5000"})
+    bench.at("going").wait_for(1)
+    endless.wait_for_requests(3)
+
+    began = time.monotonic()
+    begin()
+    try:
+        asked = time.monotonic()
+        bench.yard.client.interrupt(endless.id)
+        print(f"the interrupt took {time.monotonic() - asked:.1f} s")
+        assert endless.wait_for_end(within_s=5).exit_reason is ExitReason.INTERRUPTED_BY_USER
+        bought = len(endless.requests)
+        bench.at("going").open()
+        going.wait_for_completion()
+        asked = time.monotonic()
+        during = bench.start(reply("done"))
+        print(f"the submit took {time.monotonic() - asked:.1f} s")
+        assert during.view.status is TurnStatus.QUEUED
+        time.sleep(max(0.0, began + seconds - time.monotonic()))  # the length of the outage is the fault
+        assert len(endless.requests) == bought, "an interrupted turn buys nothing"
+    finally:
+        end()
+    back = time.monotonic()
+
+    during.wait_for_completion(within_s=_WITHIN_S)
+    print(f"from the end of the outage to the end of a waiting turn: {time.monotonic() - back:.1f} s")
+    for turn, state in ((going, "SUCCESS"), (endless, "REVOKED")):
+        eventually(lambda turn=turn, state=state: turn.result.state == state, "its result is stored", within_s=30)
+    _both_take_work(bench)
+
+
+def _both_take_work(bench: Bench) -> None:
+    """Each of the two workers takes turns again, without any help."""
+    seen: set[str] = set()
+
+    def look() -> bool:
+        gate = f"both{len(bench.turns)}"
+        turns = [bench.start(reply("done", gate=bench.gate(gate))) for _ in range(4)]
+        bench.at(gate).wait_for(4, timeout_s=_WITHIN_S)
+        seen.update(turn.wait_for_carrier().name for turn in turns)
+        bench.at(gate).open()
+        return len(seen) == 2
+
+    eventually(look, "both workers take turns", within_s=_WITHIN_S)
+    bench.everybody_ends()
+    assert all(w.is_alive for w in bench.yard.standing)
