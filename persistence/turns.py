@@ -10,7 +10,6 @@ from types import MappingProxyType
 from uuid import UUID
 
 from psycopg.errors import UniqueViolation
-from sqlalchemy.exc import IntegrityError
 
 from persistence.database import Database, Row
 from persistence.errors import LeaseHeld, LeaseLost, NotFound
@@ -104,10 +103,8 @@ def claim(
     }
     try:
         row = database.one_or_none(_CLAIM, params)
-    except IntegrityError as error:
-        if isinstance(error.orig, UniqueViolation):  # another turn of the session was claimed at the same instant
-            raise LeaseHeld(f"turn {turn_id} waits for another turn of its session") from error
-        raise
+    except UniqueViolation as error:  # another turn of the session was claimed at the same instant
+        raise LeaseHeld(f"turn {turn_id} waits for another turn of its session") from error
     if row is None:
         raise LeaseHeld(f"turn {turn_id} cannot be claimed now")
     turn = load(database, turn_id)
