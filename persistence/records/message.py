@@ -140,9 +140,12 @@ class Message:
         return "".join(b.text for b in self.content if isinstance(b, Text))
 
 
+_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
 def dumps(value: Any) -> str:
     """The one compact encoder for what is stored and sent: same value, same bytes."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return _encoder.encode(value)
 
 
 def block_to_json(block: Block) -> Json:
