@@ -22,11 +22,10 @@ from persistence.database import Database
 from persistence.records.turn import Turn
 from workers import config, identity, servers, wakes
 from workers.config import Config
-from workers.settings import Settings, libpq_url
+from workers.settings import WORKSPACE_ID_FILE, Settings, libpq_url
 
 # Of the 14 connections that a process may have: 11 for turns, 1 for renewals, 1 for the lead.
 _TURN_CONNECTIONS = 11
-_ROOT_ID = ".perdure-root"
 
 
 class Workspaces:
@@ -47,7 +46,7 @@ class Workspaces:
 
     def _root_id(self) -> str:
         """The root's id, made by whoever comes first."""
-        file = self._root / _ROOT_ID
+        file = self._root / WORKSPACE_ID_FILE
         try:
             self._root.mkdir(parents=True, exist_ok=True)
             try:
