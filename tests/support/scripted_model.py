@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from orchestration.errors import CallInterrupted
 from orchestration.ports import Finish, ModelRequest, Reply, StopSignal
-from persistence.records.message import Call, Origin, Role, Text
+from orchestration.providers.wire.decoding import arguments
+from persistence.records.message import Block, Call, Origin, Role, Text
+from persistence.records.text import clean
 from persistence.records.usage import Usage
 from tests.support.standing import wrong_with_history
 
@@ -61,11 +64,26 @@ class ScriptedModel:
         scripted = self.replies[min(answers_since_the_request(request), len(self.replies) - 1)]
         if isinstance(scripted, Exception):
             raise scripted
-        reply = scripted if isinstance(scripted, Reply) else scripted(request, stop)
+        reply = as_decoded(scripted if isinstance(scripted, Reply) else scripted(request, stop))
         for block in reply.content:
             if isinstance(block, Text):
                 on_text(block.text)
         return reply
+
+
+def as_decoded(reply: Reply) -> Reply:
+    """`reply` with its text cleaned on entry, as every adapter does it."""
+    return replace(reply, content=tuple(_cleaned(block) for block in reply.content))
+
+
+def _cleaned(block: Block) -> Block:
+    match block:
+        case Text():
+            return replace(block, text=clean(block.text))
+        case Call():
+            return replace(block, id=clean(block.id), name=clean(block.name), arguments=arguments(block.arguments))
+        case _:
+            return block
 
 
 def answers_since_the_request(request: ModelRequest) -> int:

@@ -13,6 +13,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from orchestration.interrupting import interrupt
 from orchestration.loop import run_turn
 from orchestration.ports import ModelClient
 from orchestration.runtime import Runtime
@@ -20,7 +21,7 @@ from orchestration.tools.toolbox import RegistryToolbox
 from persistence import events, leases, queue, submission, turns, views
 from persistence.database import Database, Params, Row, Transaction
 from persistence.records.agent import AgentSettings
-from persistence.records.message import Message
+from persistence.records.message import Message, Result
 from persistence.records.turn import Turn
 from persistence.views import TurnView
 from tests.support import ledger as ledgers
@@ -109,6 +110,18 @@ class Bench:
         """Carry the turn as a worker does, until it leaves the worker."""
         return run_turn(turn_id, runtime or self.runtime(), alone=alone)
 
+    def start(self, turn_id: UUID, runtime: Runtime | None = None) -> Callable[[], Turn]:
+        """Carry the turn in a thread of its own; what is returned waits for it to leave its worker."""
+        return in_thread(lambda: self.run(turn_id, runtime))
+
+    def interrupt(self, turn_id: UUID, *runtimes: Runtime) -> None:
+        """Interrupt a turn as a user does: the stamp, and the watchers of the workers that may carry it."""
+        interrupt(self.database, turn_id)
+        for runtime in runtimes:
+            carried = runtime.registry.get(turn_id)
+            if carried is not None:
+                carried.interrupt()
+
     def fresh(self, *replies: Scripted, prompt: str = "Do it.", **settings: Any) -> Turn:
         """A turn with this script, carried until it leaves the worker."""
         self.script(*replies)
@@ -155,6 +168,13 @@ class Bench:
             "SELECT count(*) AS n FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
         )
         wait_until(lambda: self.database.one(sql)["n"] >= count)
+
+    def results(self, turn_id: UUID) -> dict[str, Result]:
+        """The answer to every call of the session."""
+        return {b.id: b for m in self.messages(turn_id) for b in m.content if isinstance(b, Result)}
+
+    def statuses(self, turn_id: UUID) -> dict[str, str]:
+        return {call_id: result.status.value for call_id, result in self.results(turn_id).items()}
 
     def kill_owner(self, turn_id: UUID) -> None:
         """Let the lease of the turn's owner run out and the reaper come by."""
