@@ -249,7 +249,10 @@ def test_a_line_that_never_ends_is_given_up(api: Api, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("breaks", ["reset", "fin_without_the_last_chunk", "nothing_more"])
-def test_an_answer_whose_end_marker_came_is_kept_whatever_follows(api: Api, breaks: str) -> None:
+def test_an_answer_whose_end_marker_came_is_kept_whatever_follows(
+    api: Api, breaks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestration.providers.client.USAGE_S", 0.5)
     events = ending(api)
     marker = events[:1] if api is Api.OPENAI_CHAT else events
 

@@ -101,8 +101,7 @@ class WatchedStream(httpcore2.NetworkStream):
         """Connect. Raises OSError."""
         watch = self._hold()
         self._sock.settimeout(watch.remaining(timeout))
-        self._sock.connect(address)
-        watch.remaining()  # a shutdown while connecting can look like success
+        self._sock.connect(address)  # that a shutdown ended it may look like success: the first write finds out
 
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
@@ -134,8 +133,6 @@ class WatchedStream(httpcore2.NetworkStream):
         try:
             self._sock.settimeout(watch.remaining(timeout))
             data = self._sock.recv(max_bytes)
-            if not data:
-                watch.remaining()  # the end may be our own shutdown, and must not pass for the server's
             watch.received(len(data))
         except TimeoutError as error:
             watch.expire()
