@@ -84,6 +84,7 @@ class ProviderClient:
         return decoder.reply(request_id(response.headers))
 
     def _read_events(self, response: httpx2.Response, decoder: Decoder, watch: CallWatch) -> None:
+        response.encoding = "utf-8"  # as the standard has it, whatever a server calls its stream
         was_whole = False
         try:
             for event in httpx2.EventSource(response, MAX_EVENT_BYTES):

@@ -208,6 +208,20 @@ def test_a_compressed_stream_is_read(api: Api) -> None:
     assert reply.content == (Text("Hello there"),)
 
 
+@pytest.mark.parametrize("charset", ["iso-8859-1", "no-such-charset"])
+def test_a_stream_is_utf8_whatever_its_server_calls_it(api: Api, charset: str) -> None:
+    def script(peer: Peer) -> None:
+        peer.request()
+        peer.send(
+            whole(api, "naïve \U0001f600").replace(b"event-stream", b"event-stream; charset=%s" % charset.encode())
+        )
+
+    with serving(script) as server:
+        reply = ask_once(api, server.url)
+
+    assert reply.content == (Text("naïve \U0001f600"),)
+
+
 def test_a_broken_compression_is_malformed(api: Api) -> None:
     def script(peer: Peer) -> None:
         peer.request()
