@@ -134,8 +134,8 @@ class Attempt:
 
     def _ended_by(self, answer: Outcome, message: Message, finish: Finish) -> Outcome:
         """The answer together with its ending, where it is the last word whatever it says."""
-        after = replace(self.turn, messages=(*self.turn.messages, message), counters=answer.counters)
         if self.is_grace and (self.turn.agent.grace is Grace.ANSWER or not message.calls):
+            after = replace(self.turn, messages=(*self.turn.messages, message), counters=answer.counters)
             ending = Ending(ExitReason.BUDGET_EXHAUSTED, output_text=budget_sentence(after))
         elif finish is Finish.LENGTH and not message.calls:
             ending = Ending(ExitReason.OUTPUT_TRUNCATED, message.text, "The answer was cut at the output limit.")

@@ -100,7 +100,9 @@ def with_unique_ids(content: tuple[Block, ...], messages: Iterable[Message]) -> 
     Providers refuse a repeated id in one request (PROVIDER_RULES: openai.duplicate_call, duplicate_call_history), and
     some servers number their calls anew in every reply.
     """
-    taken = {c.id for m in messages for c in m.calls}
+    if not any(isinstance(block, Call) for block in content):
+        return content
+    taken = {b.id for m in messages if m.role is Role.ASSISTANT for b in m.content if isinstance(b, Call)}
     blocks: list[Block] = []
     for block in content:
         if isinstance(block, Call):

@@ -74,9 +74,7 @@ class Arguments:
         if not self._names and not text.strip():
             return {}  # some servers send nothing for a tool that takes nothing; nothing is guessed by that
         try:
-            value = json.loads(
-                text, parse_constant=_refuse_constant, parse_float=_number, object_pairs_hook=_without_repeats
-            )
+            value = _decoder.decode(text)
         except json.JSONDecodeError as error:
             reason = f"are not valid JSON: {error.msg}, at character {error.pos + 1} of {len(text)}"
         except RecursionError:
@@ -182,3 +180,6 @@ def _kind(value: object) -> str:
             return "an object"
         case _:
             return f"a {type(value).__name__}"
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_number, object_pairs_hook=_without_repeats)
