@@ -10,17 +10,23 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from celery import Celery
+
+from ops.dev.scripted_provider.script import Step
 from persistence import views
 from persistence.database import Database
 from persistence.views import TurnView
 from tests.support.processes import clean_environment, eventually, perdure
 from tests.support.provider import ScriptedProvider, scripted_provider
-from workers import stack
-from workers.settings import sqlalchemy_url
+from workers import config, stack, wakes
+from workers.celery_app import configuration
+from workers.client import Client
+from workers.settings import Settings, sqlalchemy_url
 
 CONFIG = """
 [providers.main]
@@ -132,6 +138,10 @@ class Place:
             PERDURE_HOME=str(self.home), PERDURE_CONFIG=str(self.config), PERDURE_LEASE_S="3", CLI_API_KEY=API_KEY
         )
 
+    @property
+    def worker_log(self) -> Path:
+        return self.home / "worker" / "log"
+
     def start(self, *words: str, stdin: bytes | None = None, **env: str) -> Running:
         running = Running(words, env=self.env | env, cwd=self.folder, stdin=stdin)
         self._running.append(running)
@@ -140,35 +150,45 @@ class Place:
     def call(self, *words: str, stdin: bytes | None = None, **env: str) -> Done:
         return self.start(*words, stdin=stdin, **env).end()
 
-    def submit(self, *words: str) -> UUID:
-        """Start a turn; its id."""
-        done = self.call("submit", *words)
-        assert done.code == 0, done.err
-        return UUID(done.out.strip())
-
-    @contextmanager
-    def database(self) -> Iterator[Database]:
+    @cached_property
+    def client(self) -> Client:
+        """The door of this place, for what a test needs and is not about. Its servers must run."""
         found = stack.find(self.home)
         assert found is not None
-        opened = Database(sqlalchemy_url(found.database_url), connections=1, name="test")
-        try:
-            yield opened
-        finally:
-            opened.close()
+        settings = Settings(home=self.home, config=self.config)
+        app = Celery("cli-tests", set_as_current=False)
+        app.conf.update(configuration(found.redis_url))
+        return Client(
+            settings,
+            database=Database(sqlalchemy_url(found.database_url), connections=2, name="test"),
+            keys=wakes.connect(found.redis_url),
+            app=app,
+            configured=config.load(settings, {"CLI_API_KEY": API_KEY}),
+        )
 
-    def view(self, turn_id: UUID | str) -> TurnView:
-        with self.database() as database:
-            return views.turn(database, UUID(str(turn_id)))
+    @property
+    def database(self) -> Database:
+        return self.client.database
 
-    def wait_for_end(self, turn_id: UUID | str) -> TurnView:
-        with self.database() as database:
-            eventually(lambda: views.turn(database, UUID(str(turn_id))).status.is_ending, f"{turn_id} has ended")
-            return views.turn(database, UUID(str(turn_id)))
+    def model(self, name: str, *steps: Step) -> str:
+        """A model that answers so, as `--set` takes it."""
+        return f"model=main:{self.provider.script(name, list(steps))}"
+
+    def submit(self, prompt: str, model: str, **how: Any) -> str:
+        """Start a turn; its id."""
+        overrides = {"model": model.removeprefix("model=")}
+        return str(self.client.submit(prompt, overrides=overrides, **how).turn_id)
+
+    def wait_for_end(self, turn_id: str) -> TurnView:
+        eventually(lambda: views.turn(self.database, UUID(turn_id)).status.is_ending, f"{turn_id} has ended")
+        return views.turn(self.database, UUID(turn_id))
 
     def kill_all(self) -> None:
         for running in self._running:
             if running.is_alive:
                 running.kill()
+        if "client" in self.__dict__:
+            self.client.close()
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,16 @@ import pytest
 from tests.cli.bench import API_KEY, CONFIG, Done, Place
 from tests.cli.bench import place as open_place
 from workers.cli.main import main
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show beside a failed test what the worker of its place has said."""
+    report = yield
+    place = getattr(item, "funcargs", {}).get("place")
+    if report.failed and isinstance(place, Place) and place.worker_log.exists():
+        report.sections.append(("worker", place.worker_log.read_text("utf-8", "replace")[-5000:]))
+    return report
 
 
 @pytest.fixture(scope="package")
@@ -54,3 +64,11 @@ def cli(
 
     yield call
     root.handlers, root.level = handlers, level
+
+
+@pytest.fixture
+def reads(place: Place, cli: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    """The command line in this process, before the servers of `place`. For commands that send nothing to Redis."""
+    monkeypatch.setenv("PERDURE_HOME", str(place.home))
+    monkeypatch.setenv("PERDURE_CONFIG", str(place.config))
+    return cli

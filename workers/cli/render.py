@@ -8,7 +8,7 @@ from typing import Any
 
 from persistence.events import StoredEvent
 from persistence.records.message import Block, Call, Image, Opaque, Result, Text, Thinking
-from persistence.views import MessageView, TurnView
+from persistence.views import MessageView, TurnView, WorkerView
 from workers.cli.notices import printable
 
 Payload = Mapping[str, Any]
@@ -91,6 +91,17 @@ def table(views: Sequence[TurnView]) -> str:
     rows = [head, *(_row(view) for view in views)]
     widths = [max(len(row[n]) for row in rows) for n in range(len(head))]
     return printable("\n".join("  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows))
+
+
+def workers(alive: Sequence[WorkerView]) -> str:
+    """A line a worker, as `doctor` shows them. None is no fault: a turn waits for one."""
+    if not alive:
+        return "..   No worker is alive: turns wait until `perdure up` or `perdure worker` starts one"
+    told = (
+        f"ok   Worker {w.name} on {w.host}, process {w.pid}: carries {w.busy} of {w.slots} turns of {', '.join(w.queues)}"
+        for w in alive
+    )
+    return printable("\n".join(told))
 
 
 def message(view: MessageView) -> str:

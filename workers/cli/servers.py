@@ -59,14 +59,26 @@ def down() -> int:
 
 
 def doctor() -> int:
-    """Say what is there, what is missing, and what to do about it. Changes nothing."""
+    """Say what is there, what is missing, and what to do about it.
+
+    Changes nothing. Exits with 69 where a server is missing, with 1 for anything else that must be mended.
+    """
     from workers.stack import doctor as examination
 
     findings = examination.examine()
     for finding in findings:
         advice = f"\n     → {finding.advice}" if finding.advice else ""
         print(notices.printable(f"{'ok' if finding.ok else '!!':<5}{finding.what}{advice}"))
-    return exits.DONE if all(finding.ok for finding in findings) else exits.REFUSED
+    if any(not finding.ok and finding.is_server for finding in findings):
+        return exits.UNAVAILABLE
+    if not all(finding.ok for finding in findings):
+        return exits.REFUSED
+    from persistence import views
+    from workers.cli import connecting, render
+
+    with connecting.database() as database:
+        print(render.workers(views.workers(database)))
+    return exits.DONE
 
 
 def migrate() -> int:

@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import redis
@@ -28,11 +28,15 @@ _START = "call `perdure up` to start one, or set {variable} to one of yours"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. `what` is a sentence; `advice` is empty where all is well."""
+    """One thing that was looked at. `what` is a sentence; `advice` is empty where all is well.
+
+    `is_server` is set for Postgres and Redis, without which nothing works.
+    """
 
     ok: bool
     what: str
     advice: str = ""
+    is_server: bool = False
 
 
 def examine(environ: Mapping[str, str] = os.environ) -> list[Finding]:
@@ -47,8 +51,8 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Finding]:
         return [*findings, Finding(False, str(error), "mend that first; the other checks need it")]
     if not (settings.database_url and settings.redis_url):
         findings.append(_programs(settings))
-    findings.append(_postgres(database_url))
-    findings.append(_redis(redis_url))
+    findings.append(replace(_postgres(database_url), is_server=True))
+    findings.append(replace(_redis(redis_url), is_server=True))
     findings.extend(_configuration(settings, environ))
     findings.append(_workspace(settings.workspace))
     return findings
