@@ -2,6 +2,7 @@
 
     python -m ops.dev.demo           run it
     python -m ops.dev.demo --kill    also kill the worker in the middle (SIGKILL) and start another, which goes on
+    … --local-model                  with a small real model on this machine's CPU, and a task of its size
 
 Everything lives in a temporary home that is gone at the end; no server, file or setting of the user's is touched. With
 OPENAI_API_KEY, ANTHROPIC_API_KEY, PERDURE_BASE_URL or PERDURE_MODEL the turn uses that model, else a scripted one, which
@@ -24,7 +25,9 @@ from types import TracebackType
 from typing import Self
 from uuid import UUID
 
-from ops.dev import demo_script
+from ops.dev import demo_script, local_model
+from ops.dev.local_model import task as local_task
+from ops.dev.local_model.process import LocalModelError, weights
 from orchestration.errors import PerdureError
 from persistence import migrate, views
 from persistence.database import Database
@@ -43,18 +46,18 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 _OWN_MODEL = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "PERDURE_BASE_URL", "PERDURE_MODEL")
 # The user's servers and files, which are none of the demo's business.
 _USERS = ("PERDURE_DATABASE_URL", "PERDURE_REDIS_URL", "PERDURE_WORKSPACE")
-_MODEL = "demo"
+_SCRIPT = "demo"
 # Between two pieces of the scripted model's answers: slow enough to be watched.
 _PAUSE_S = 0.02
 _KILL_AFTER_ITERATION = 5
 _READY_S = 60.0
 _CONFIG = """\
-[providers.scripted]
+[providers.demo]
 api = "openai-chat"
 base_url = "{url}"
 
 [agents.default]
-model = "scripted:scripted-{model}"
+model = "demo:{model}"
 tools = []
 """
 
@@ -64,20 +67,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="ops/demo", description="Run one durable agent turn from nothing.")
     parser.add_argument("--kill", action="store_true", help="kill the worker in the middle and let another go on")
     parser.add_argument("--seed", type=int, default=0, help="other numbers in the files")
+    parser.add_argument("--local-model", action="store_true", help="use a small real model on this machine's CPU")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     notices.start()
     try:
-        return _demo(options.seed, kills=options.kill)
+        if options.local_model:
+            weights()
+        return _demo(options.seed, kills=options.kill, is_local=options.local_model)
     except KeyboardInterrupt:
         _tell("Stopped.")
         return exits.INTERRUPTED
+    except LocalModelError as error:
+        notices.say(str(error))
+        return exits.UNAVAILABLE
     except (PerdureError, StoreError) as error:
         notices.say(str(error))
         return exits.of_error(error)
 
 
-def _demo(seed: int, *, kills: bool) -> int:
+def _demo(seed: int, *, kills: bool, is_local: bool) -> int:
+    task, tools = (local_task.TASK, local_task.TOOLS) if is_local else (demo_script.TASK, demo_script.TOOLS)
     with ExitStack() as held:
         home = held.enter_context(stack.throwaway())
         _settle_in(home)
@@ -86,19 +96,22 @@ def _demo(seed: int, *, kills: bool) -> int:
         servers = stack.up(home)
         migrate.upgrade(sqlalchemy_url(servers.database_url))
         _tell(f"They took {time.monotonic() - started:.1f} s, the schema included.")
-        model = held.enter_context(_model(home))
+        model = held.enter_context(_local_model(home) if is_local else _model(home))
         _step(f"A worker starts, and a turn for {model}")
         folder = home / "invoices-demo"
         demo_script.write_workspace(folder, seed=seed)
         worker = held.enter_context(Worker(sqlalchemy_url(servers.database_url), home))
-        _tell(f"The task: {demo_script.TASK}\n")
+        _tell(f"The task: {task}\n")
         client = held.enter_context(connecting.client())
-        overrides = {"workspace": str(folder), "tools": ",".join(demo_script.TOOLS)}
-        submitted = client.submit(demo_script.TASK, overrides=overrides)
+        overrides = {"workspace": str(folder), "tools": ",".join(tools)}
+        submitted = client.submit(task, overrides=overrides)
         watched: Screen = screen.choose()
         code = turns.watch_to_end(client, submitted, Killing(watched, worker) if kills else watched)
-        _tell_origins(client, submitted.turn_id)
-        _tell_report(folder)
+        results = _tell_origins(client, submitted.turn_id)
+        if is_local:
+            _tell_numbers(results, views.turn(client.database, submitted.turn_id).output_text or "")
+        else:
+            _tell_report(folder)
         _step("Everything stops")
     return code
 
@@ -117,16 +130,35 @@ def _model(home: Path) -> Generator[str]:
     if own:
         yield f"the model that {' and '.join(own)} stand for"
         return
-    command = [sys.executable, "-m", "ops.dev.scripted_provider", "--delay", str(_PAUSE_S)]
-    command += ["--policy", f"{_MODEL}=ops.dev.demo_script:policy"]
-    provider = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    command = ["ops.dev.scripted_provider", "--delay", str(_PAUSE_S)]
+    command += ["--policy", f"{_SCRIPT}=ops.dev.demo_script:policy"]
+    with _serving(home, command, f"scripted-{_SCRIPT}") as url:
+        yield f"a scripted model at {url} (set OPENAI_API_KEY or another for a real one)"
+
+
+@contextmanager
+def _local_model(home: Path) -> Generator[str]:
+    """The small real model; its name for people. Raises LocalModelError if this machine cannot run it."""
+    with _serving(home, ["ops.dev.local_model"], local_model.NAME) as url:
+        _tell(local_model.NOTE)
+        yield f"{local_model.NAME} at {url}"
+
+
+@contextmanager
+def _serving(home: Path, command: Sequence[str], model: str) -> Generator[str]:
+    """A model server in a process of its own, which the configuration names from here on; its URL."""
+    whole = [sys.executable, "-m", *command]
+    provider = subprocess.Popen(whole, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         assert provider.stdout is not None
-        url = json.loads(provider.stdout.readline())["openai_url"]
+        line = provider.stdout.readline()
+        if not line:
+            raise LocalModelError("the model's server has not started; its own words are above")
+        url = json.loads(line)["openai_url"]
         config = home / "perdure.toml"
-        config.write_text(_CONFIG.format(url=url, model=_MODEL), "utf-8")
+        config.write_text(_CONFIG.format(url=url, model=model), "utf-8")
         os.environ["PERDURE_CONFIG"] = str(config)
-        yield f"a scripted model at {url} (set OPENAI_API_KEY or another for a real one)"
+        yield url
     finally:
         _end(provider)
 
@@ -202,14 +234,23 @@ class Killing:
         self._shown.say(sentence)
 
 
-def _tell_origins(client: Client, turn_id: UUID) -> None:
-    """What the calculator was asked and what it said: every number of the report."""
+def _tell_origins(client: Client, turn_id: UUID) -> list[str]:
+    """What the calculator was asked and what it said: every number of the report. Returns the calls' results."""
     _step("Where the numbers come from: the turn's calls, as they are stored in Postgres")
     messages = [found.message for found in views.history(client.database, turn_id)]
     results = {b.id: b.content for m in messages for b in m.content if isinstance(b, Result)}
     for call in (b for m in messages for b in m.content if isinstance(b, Call)):
         arguments, result = _short(call.arguments), _short(results.get(call.id, "(no result)"))
         print(notices.printable(f"  {call.name}({arguments}) → {result}"))
+    return list(results.values())
+
+
+def _tell_numbers(results: Sequence[str], words: str) -> None:
+    """How far the local model got: its expressions decide over the first number, its sentences over the second."""
+    computed, told = local_task.true_numbers_in(results), local_task.true_numbers_in([words])
+    _tell(
+        f"Of {len(local_task.QUESTIONS)} true numbers, the calculator gave {computed} and the model's words hold {told}."
+    )
 
 
 def _tell_report(folder: Path) -> None:

@@ -86,10 +86,12 @@ def test_a_question_that_joins_later_gets_its_call_too():
     assert (due.tool, shown(due.asks[0])) == ("calculate", EGGS)
 
 
-def test_a_turn_that_was_answered_is_over():
-    due = plan(user(PENS), *called("2 * 7", "14"), {"role": "assistant", "content": "14 euros."}, user(EGGS))
+def test_a_turn_that_was_answered_is_not_told_again():
+    before = [user(PENS), *called("2 * 7", "14"), {"role": "assistant", "content": "14 euros."}]
 
-    assert (due.tool, shown(due.asks[0])) == ("calculate", EGGS)
+    due = plan(*before, user(EGGS), *called("30 - 4", "26"))
+
+    assert [shown(a) for a in due.asks] == [f"{EGGS}\n\nThe calculator says: 30 - 4 = 26"]
 
 
 def test_words_without_a_number_are_answered_at_once_and_in_their_conversation():

@@ -15,7 +15,9 @@ morning!"), so the server in front of it does that part. What the server does fo
 4. It shows the model each result with its question and asks for one sentence of at most 200 characters, so that an
    answer always ends. Whether the sentence is true is up to the model, and at times it is not.
 
-Without tools and results the conversation goes to the model as it is. `python -m ops.dev.local_model` starts it.
+Anything else, such as words without a number, goes to the model with the whole conversation, as it is.
+
+`python -m ops.dev.local_model` starts it.
 """
 
 from __future__ import annotations
