@@ -19,6 +19,8 @@ _numbers = count()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: takes a minute or more of waiting; run with -m long")
+    # Celery's Redis backend uses it in the process that writes a result, here the test's own.
+    config.addinivalue_line("filterwarnings", "ignore:Call to deprecated setex:DeprecationWarning")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

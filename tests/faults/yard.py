@@ -147,10 +147,12 @@ class Yard:
     @contextmanager
     def sql(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
         """A connection beside the product, in autocommit."""
-        with psycopg.connect(
-            libpq_url(self.settings.database_url or ""), autocommit=True, application_name="test"
-        ) as link:
+        with psycopg.connect(self.dsn, autocommit=True, application_name="test") as link:
             yield link
+
+    @property
+    def dsn(self) -> str:
+        return libpq_url(self.settings.database_url or "")
 
     def wait_out_the_start_of_postgres(self, lease_s: float = LEASE_S) -> None:
         """The reaper holds off for one lease after Postgres has started; a test of its speed waits for that."""
