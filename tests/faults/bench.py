@@ -155,6 +155,10 @@ class Bench:
         self.turns.append(started)
         return started
 
+    def adopt_by_id(self, turn_id: str, script: str) -> Started:
+        view = views.turn(self.yard.database, UUID(turn_id))
+        return self.adopt(view.turn_id, view.session_id, script)
+
     def gate(self, name: str, at: Stage = "before-byte") -> Gate:
         """A place at which the provider's replies wait, for a step."""
         return Gate(f"{self.name}-{name}", at)
