@@ -26,7 +26,8 @@ def store(database: Database, turn: Turn, outcome: Outcome, *, lease: timedelta,
     """
     row = database.one_or_none(statement(Shape.of(outcome)), _params(turn, outcome, lease, foreign))
     if row is None:
-        row = _reread(database, turn)
+        raises_token = foreign or outcome.wait is not None or outcome.hands_back
+        row = _reread(database, turn, turn.fencing_token + raises_token)
     return News(
         position=row["position"],
         last_seq=row["last_seq"],
@@ -149,13 +150,16 @@ SELECT position, last_seq, inbox_n, fencing_token, status, interrupt_requested_a
 FROM turns WHERE id = %(id)s"""
 
 
-def _reread(database: Database, turn: Turn) -> Row:
-    """Why the statement matched nothing: it had been committed, the inbox has grown, or the turn is not ours any more."""
+def _reread(database: Database, turn: Turn, token_after: int) -> Row:
+    """Why the statement matched nothing: it had been committed, the inbox has grown, or the turn is not ours any more.
+
+    `token_after` is the token that the statement leaves. An owner after us would have raised it by two at least.
+    """
     row = database.one_or_none(_REREAD, {"id": turn.id, "last_seq": turn.last_seq})
+    if row is not None and (row["fencing_token"], row["position"]) == (token_after, turn.position + 1):
+        return row
     if row is None or row["fencing_token"] != turn.fencing_token:
         raise LeaseLost(f"turn {turn.id} has another owner")
-    if row["position"] == turn.position + 1:
-        return row
     if row["position"] == turn.position and row["status"] == turn.status and row["inbox_n"] != turn.inbox_n:
         raise InboxGrew(row["inbox_n"])
     raise LeaseLost(f"turn {turn.id} has moved on without us")
