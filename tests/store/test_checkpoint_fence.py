@@ -96,22 +96,35 @@ def test_a_commit_whose_answer_was_lost_is_recognised_and_not_repeated(bench: Be
     assert [(m.seq, m.text) for m in again.taken] == [(m.seq, m.text) for m in first.taken]
 
 
-@pytest.mark.parametrize(
-    "leaves",
-    [lambda t: Outcome(t.counters, hands_back=True), lambda t: Outcome(t.counters, wait=Wait(WaitingFor.RETRY, 60.0))],
-    ids=["hand back", "wait"],
-)
-def test_who_gave_a_turn_up_and_did_not_hear_the_answer_has_lost_it(
-    bench: Bench, leaves: Callable[[Turn], Outcome]
-) -> None:
+LEAVES: dict[str, Callable[[Turn], Outcome]] = {
+    "hand back": lambda t: Outcome(t.counters, hands_back=True),
+    "wait": lambda t: Outcome(t.counters, wait=Wait(WaitingFor.RETRY, 60.0)),
+}
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_who_gave_a_turn_up_and_did_not_hear_the_answer_learns_that_it_is_done(bench: Bench, name: str) -> None:
     turn = claimed(bench)
-    news_of(bench, turn, leaves(turn))
+    leaves = LEAVES[name](turn)
+    news_of(bench, turn, leaves)
     before = bench.everything(turn.id)
 
-    with pytest.raises(LeaseLost):
-        news_of(bench, turn, leaves(turn))
+    after = store(bench, turn, leaves)
 
     assert bench.everything(turn.id) == before
+    assert after.status == bench.row(turn.id)["status"]
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_who_gave_a_turn_up_and_hears_of_it_after_the_next_claim_has_lost_it(bench: Bench, name: str) -> None:
+    turn = claimed(bench)
+    leaves = LEAVES[name](turn)
+    news_of(bench, turn, leaves)
+    bench.end_wait(turn.id)
+    claim(bench.database, turn.id, "worker-2")
+
+    with pytest.raises(LeaseLost):
+        news_of(bench, turn, leaves)
 
 
 def test_a_steer_that_came_after_a_commit_whose_answer_was_lost_is_still_unread(bench: Bench) -> None:

@@ -13,7 +13,6 @@ from persistence.database import Database, is_transient, patiently
 from persistence.errors import DatabaseUnavailable
 from tests.support.workbench import in_thread, wait_until
 
-
 _OURS = "SELECT FROM pg_stat_activity WHERE application_name = 'the database under test'"
 
 

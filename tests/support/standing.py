@@ -14,7 +14,10 @@ from tests.support.ledger import Ledger
 _MESSAGES = """
 SELECT seq, turn_id, iteration, role, origin, content, wire FROM messages WHERE session_id = %(id)s ORDER BY seq"""
 
-_LIVE = "SELECT id FROM turns WHERE session_id = %(id)s AND exit_reason IS NULL"
+_MESSAGES_AND_LIVE = """
+SELECT seq, turn_id, iteration, role, origin, content, wire,
+  (SELECT array_agg(id) FROM turns WHERE session_id = %(id)s AND exit_reason IS NULL) AS live
+FROM messages WHERE session_id = %(id)s ORDER BY seq"""
 
 _TURN = """
 SELECT session_id, status, exit_reason, result, resumes, event_seq, last_seq, position, lease_expires_at, worker,
@@ -32,8 +35,8 @@ def stored_messages(database: Database, session_id: UUID) -> list[Message]:
 
 def wrong_with_session(database: Database, session_id: UUID) -> list[str]:
     """What is wrong with a stored history, at whatever instant it is looked at."""
-    live = {r["id"] for r in database.rows(_LIVE, {"id": session_id})}
-    return wrong_with_history(stored_messages(database, session_id), live)
+    rows = database.rows(_MESSAGES_AND_LIVE, {"id": session_id})
+    return wrong_with_history([turns.to_message(r) for r in rows], set(rows[0]["live"] or ()) if rows else set())
 
 
 def wrong_with_history(messages: Sequence[Message], live: frozenset[UUID] | set[UUID] = frozenset()) -> list[str]:

@@ -96,8 +96,8 @@ class Bench:
         return Runtime(database=watched, models=chosen, worker=worker, **(defaults | changes))
 
     def agent(self, **settings: Any) -> AgentSettings:
-        defaults: dict[str, Any] = {"tools": (ledgers.TOOLS,), "retry_base_s": 0.001}
-        return AgentSettings("bench", MODEL, **(defaults | settings))
+        defaults: dict[str, Any] = {"model": MODEL, "tools": (ledgers.TOOLS,), "retry_base_s": 0.001}
+        return AgentSettings("bench", **(defaults | settings))
 
     def submit(self, prompt: str = "Do it.", *, session_id: UUID | None = None, **settings: Any) -> UUID:
         request = submission.Request(prompt, self.agent(**settings), session_id=session_id)
@@ -188,9 +188,11 @@ class Bench:
         self.database.rows(sql, {"id": turn_id})
         queue.continue_due_waits(self.database, limit=10_000)
 
-    def and_look(self, _sql: str, statement: Callable[[], T]) -> T:
+    def and_look(self, sql: str, statement: Callable[[], T]) -> T:
         """Run a statement, then look at every session: what it left must be well-formed at this very instant."""
         result = statement()
+        if sql.lstrip().startswith("SELECT"):
+            return result
         for session_id in list(self._sessions):
             self.wrong += wrong_with_session(self.database, session_id)
         return result

@@ -1,0 +1,141 @@
+"""The shapes of turns that are killed everywhere: what the model says, and how the turn ends when nobody dies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from orchestration.errors import CallInterrupted, ErrorClass, ModelError
+from orchestration.ports import ModelRequest, Reply, StopSignal
+from orchestration.runtime import Runtime
+from persistence import inbox, interrupts
+from persistence.records.turn import ExitReason
+from tests.support.scripted_model import Scripted, asks, says
+from tests.support.workbench import Bench
+
+
+@dataclass(frozen=True)
+class Shape:
+    """`is_exact` is False where a crash may change what the turn has done by its ending (an interrupt finds it elsewhere).
+
+    `resumes_with` iterations are given once when the budget has ended it. `always` sees every effect before it happens.
+    """
+
+    name: str
+    replies: Callable[[Bench], Sequence[Scripted]]
+    exit_reason: ExitReason = ExitReason.FINAL_ANSWER
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    faults: Sequence[Exception | None] = ()
+    runtime: dict[str, Any] = field(default_factory=dict[str, Any])
+    resumes_with: int = 0
+    is_exact: bool = True
+    always: Callable[[Bench, Runtime, str], object] = lambda _bench, _runtime, _what: None
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def plain(*replies: Scripted) -> Callable[[Bench], Sequence[Scripted]]:
+    return lambda _bench: replies
+
+
+SERVER_ERROR = ModelError(ErrorClass.SERVER_ERROR, "500", status=500)
+THROTTLED = ModelError(ErrorClass.RATE_LIMIT, "429", retry_after_s=1.0)
+TWO_LETTERS = ('{"to":"ann"}', '{"to":"bob"}')
+
+
+def _stopped_in_its_second_call(bench: Bench) -> Sequence[Scripted]:
+    def stopped(request: ModelRequest, _stop: StopSignal) -> Reply:
+        interrupts.stamp(bench.database, request.messages[-1].turn_id)
+        raise CallInterrupted("stopped")
+
+    return (asks(("send", "{}")), stopped)
+
+
+def _stop_in_the_tool(bench: Bench, runtime: Runtime, what: str) -> None:
+    if what == "inside hold":
+        [carried] = runtime.registry.all()
+        bench.interrupt(carried.turn.id, runtime)
+
+
+def _steered_once(bench: Bench) -> Sequence[Scripted]:
+    def steered(request: ModelRequest, _stop: StopSignal) -> Reply:
+        turn_id = request.messages[-1].turn_id
+        if not bench.row(turn_id)["inbox_n"]:
+            inbox.steer(bench.database, turn_id, "in metric units")
+        return says("In feet.")
+
+    return (asks(("look", "{}")), steered, says("In metres."))
+
+
+SHAPES = (
+    Shape("words only", plain(says("Hello."))),
+    Shape("one tool that reads", plain(asks(("look", "{}")), says("Done."))),
+    Shape("one tool that may be repeated", plain(asks(("note", '{"text":"x"}')), says("Done."))),
+    Shape("parallel tools", plain(asks(("look", "{}"), ("look", '{"what":"up"}'), ("look", "{}")), says("Done."))),
+    Shape("one once tool", plain(asks(("send", "{}"), text="I will."), says("Done."))),
+    Shape("two once tools", plain(asks(*(("send", to) for to in TWO_LETTERS)), says("Done."))),
+    Shape("two once tools side by side", plain(asks(*(("post", to) for to in TWO_LETTERS)), says("Done."))),
+    Shape(
+        "tools of every kind in one reply",
+        plain(
+            asks(
+                ("look", "{}"), ("send", "{}"), ("fly", "{}"), ("note", '{"text":"x"}'), ("send", "{}"), ("fail", "{}")
+            ),
+            says("Done."),
+        ),
+    ),
+    Shape(
+        "several iterations",
+        plain(
+            asks(("send", "{}"), tag="a"), asks(("look", "{}"), tag="b"), asks(("send", "{}"), tag="c"), says("Done.")
+        ),
+    ),
+    Shape(
+        "failed attempts with pauses",
+        plain(asks(("send", "{}")), says("Done.")),
+        settings={"attempts": 4},
+        faults=(SERVER_ERROR, None, SERVER_ERROR),
+    ),
+    Shape(
+        "failed attempts that release the worker",
+        plain(asks(("send", "{}")), says("Done.")),
+        settings={"attempts": 4, "retry_in_place_s": 0.5},
+        faults=(THROTTLED, None, THROTTLED),
+    ),
+    Shape(
+        "slices of one step",
+        plain(asks(("send", "{}"), ("look", "{}")), says("Done.")),
+        runtime={"slice_": timedelta(0)},
+    ),
+    Shape(
+        "a grace call",
+        plain(asks(("send", "{}")), says("partial summary")),
+        ExitReason.BUDGET_EXHAUSTED,
+        settings={"iterations": 1},
+    ),
+    Shape(
+        "a grace call that asks for tools",
+        plain(asks(("look", "{}")), asks(("send", "{}"), text="let me check", tag="g")),
+        ExitReason.BUDGET_EXHAUSTED,
+        settings={"iterations": 1},
+    ),
+    Shape(
+        "a resume",
+        plain(asks(("send", "{}"), tag="a"), says("so far"), asks(("send", "{}"), tag="b"), says("Done.")),
+        settings={"iterations": 1},
+        resumes_with=2,
+    ),
+    Shape("an interrupt in a model call", _stopped_in_its_second_call, ExitReason.INTERRUPTED_BY_USER),
+    Shape(
+        "an interrupt in a tool",
+        plain(asks(("look", "{}"), ("hold", '{"name":"never opened"}'), ("send", "{}"))),
+        ExitReason.INTERRUPTED_BY_USER,
+        is_exact=False,
+        always=_stop_in_the_tool,
+    ),
+    Shape("a steer in the last call", _steered_once, is_exact=False),
+)
+BY_NAME = {shape.name: shape for shape in SHAPES}

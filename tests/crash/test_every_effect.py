@@ -1,0 +1,90 @@
+"""The crash campaign: one worker is hit at every single effect of a turn, and the turn comes out as if it had not been.
+
+Its ending and its history are the same, except that a `once` call which a lost owner had marked as started is answered
+"outcome unknown". No answer that was stored is bought again, no `once` tool starts twice.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.crash.campaign import Ground
+from tests.crash.shapes import BY_NAME, SHAPES, Shape
+from tests.support.crashing import How, is_statement
+
+# Enough for every kind of step; the other shapes are made of the same.
+FROZEN = [
+    BY_NAME[name]
+    for name in (
+        "parallel tools",
+        "two once tools",
+        "tools of every kind in one reply",
+        "failed attempts with pauses",
+        "failed attempts that release the worker",
+        "slices of one step",
+        "a grace call",
+        "a resume",
+        "an interrupt in a model call",
+        "a steer in the last call",
+    )
+]
+
+every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
+
+
+@every_shape
+@pytest.mark.parametrize("how", [How.DIES_BEFORE, How.DIES_AFTER], ids=str)
+def test_a_turn_ends_the_same_wherever_its_worker_dies(ground: Ground, shape: Shape, how: How) -> None:
+    base = ground.base(shape)
+
+    for nth in range(1, len(base.effects) + 1):
+        ground.dies(shape, base, (nth, how))
+
+
+@every_shape
+@pytest.mark.parametrize("how", [How.IS_NOT_HEARD, How.HEARS_NOTHING], ids=str)
+def test_a_turn_ends_the_same_whichever_answer_of_postgres_is_lost(ground: Ground, shape: Shape, how: How) -> None:
+    base = ground.base(shape)
+
+    for nth, what in enumerate(base.effects, 1):
+        if is_statement(what):
+            ground.dies(shape, base, (nth, how))
+
+
+@pytest.mark.parametrize("shape", FROZEN, ids=str)
+@pytest.mark.parametrize("how", [How.FREEZES_BEFORE, How.FREEZES_AFTER], ids=str)
+def test_a_worker_that_wakes_when_another_has_just_claimed_its_turn_writes_and_buys_nothing(
+    ground: Ground, shape: Shape, how: How
+) -> None:
+    base = ground.base(shape)
+
+    for nth in range(1, len(base.effects) + 1):
+        ground.freezes(shape, base, nth, how, until_the_end=False)
+
+
+@pytest.mark.parametrize("shape", FROZEN, ids=str)
+def test_a_worker_that_wakes_when_another_has_ended_its_turn_writes_and_buys_nothing(
+    ground: Ground, shape: Shape
+) -> None:
+    base = ground.base(shape)
+
+    for nth in range(1, len(base.effects) + 1):
+        ground.freezes(shape, base, nth, How.FREEZES_BEFORE, until_the_end=True)
+
+
+@every_shape
+def test_the_reaper_takes_nothing_from_a_worker_that_lives(ground: Ground, shape: Shape) -> None:
+    ground.is_watched_by_the_reaper(shape, ground.base(shape))
+
+
+@every_shape
+def test_a_turn_ends_the_same_when_its_next_worker_dies_too(ground: Ground, shape: Shape) -> None:
+    base = ground.base(shape)
+    choose = random.Random(f"two deaths of {shape}")
+    hows = [How.DIES_BEFORE, How.DIES_AFTER, How.HEARS_NOTHING]
+
+    for _ in range(8):
+        first, second = (choose.randint(1, len(base.effects)) for _ in range(2))
+        ground.dies(shape, base, (first, choose.choice(hows)), (second, choose.choice(hows)))
