@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import psutil
 from celery import Celery
 
 from ops.dev.scripted_provider.script import Step
@@ -105,6 +106,15 @@ class Running:
 
         eventually(look, f"{words!r} is said", within_s=within_s)
 
+    def freeze(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
     def press_ctrl_c(self) -> None:
         self._process.send_signal(signal.SIGINT)
 
@@ -183,6 +193,13 @@ class Place:
         eventually(lambda: views.turn(self.database, UUID(turn_id)).status.is_ending, f"{turn_id} has ended")
         return views.turn(self.database, UUID(turn_id))
 
+    def end_all(self) -> None:
+        """SIGTERM to whatever a test has left running, and wait for it: a worker signs off."""
+        for running in self._running:
+            running.terminate()
+        for running in self._running:
+            running.end()
+
     def kill_all(self) -> None:
         for running in self._running:
             if running.is_alive:
@@ -205,15 +222,14 @@ def place(folder: Path) -> Iterator[Place]:
 
 
 def processes_of(home: Path) -> list[str]:
-    """The command lines of all processes that know this home."""
-    import psutil
-
+    """The command lines of all processes that know this home, but those of the tests."""
     found: list[str] = []
     for process in psutil.process_iter():
         try:
             command = process.cmdline()
             knows = str(home) in " ".join(command) or process.environ().get("PERDURE_HOME") == str(home)
-            if knows and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
+            is_ours = process.pid == os.getpid() or "throwaway" in " ".join(command)
+            if knows and not is_ours and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(" ".join(command))
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue

@@ -33,6 +33,21 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def servers_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with open_place(tmp_path_factory.mktemp("servers")) as made:
+        up = made.call("up", "--detach", "--services-only")
+        assert up.code == 0, up.err
+        yield made
+
+
+@pytest.fixture
+def quiet_place(servers_only: Place) -> Iterator[Place]:
+    """Servers without a worker, which a test may stop and start; whatever it starts is ended after it."""
+    yield servers_only
+    servers_only.end_all()
+
+
 @pytest.fixture
 def bare_place(tmp_path: Path) -> Iterator[Place]:
     """A home of this test's own in which nothing runs."""

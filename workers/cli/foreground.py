@@ -17,8 +17,9 @@ from workers.cli.own_worker import OwnWorker
 from workers.settings import Settings, sqlalchemy_url
 from workers.stack import Servers, StackError
 
-# A worker that ends sooner than this after its start would end again and again.
+# A worker that ends sooner than this after its start, and again, would do so for ever.
 _TOO_SOON_S = 10.0
+_SHORT_LIVES = 3
 _LOOK_EVERY_S = 0.2
 
 
@@ -32,6 +33,7 @@ class Foreground:
         self._own: OwnWorker | None = None
         self._worker: subprocess.Popen[bytes] | None = None
         self._worker_since = 0.0
+        self._short_lives = 0
 
     def __enter__(self) -> Self:
         # A supervisor's SIGTERM is a Ctrl-C to us, also in the middle of a start.
@@ -47,7 +49,7 @@ class Foreground:
             signal.signal(number, signal.SIG_IGN)  # stopping is under way and has its own limits
         if self._own is not None and self._worker is not None:
             _tell("Stopping the worker: it hands its turns back.")
-            self._own.stop(self._settings.drain_s)
+            self._own.stop()
             self._worker.wait()
         if self._servers is not None and self._servers.started:
             _tell(f"Stopping {' and '.join(self._servers.started)}.")
@@ -100,8 +102,13 @@ class Foreground:
         if not self._own.is_wanted(ended):
             _tell("The worker was stopped.")
             return False
-        if time.monotonic() - self._worker_since < _TOO_SOON_S:
-            raise StackError(f"The worker has ended soon after its start, with exit code {ended.returncode}")
+        is_short = time.monotonic() - self._worker_since < _TOO_SOON_S
+        self._short_lives = self._short_lives + 1 if is_short else 0
+        if self._short_lives == _SHORT_LIVES:
+            raise StackError(
+                f"The worker has ended {_SHORT_LIVES} times soon after its start, at last with exit code "
+                f"{ended.returncode}: its words above say why"
+            )
         _tell(f"The worker has ended (exit code {ended.returncode}); another one is started and takes its turns back.")
         self.start_worker(self._own)
         return True

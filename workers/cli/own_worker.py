@@ -1,6 +1,6 @@
 """The worker that `perdure up` starts: found again by its file in the home, stopped by `perdure down`.
 
-home/worker/  pid   the process number; who stops the worker on purpose removes the file first
+home/worker/  pid   the process number, then its drain time in seconds; who stops the worker on purpose removes it first
               log   what a detached worker has to say; the one before is kept as log.1
 """
 
@@ -19,6 +19,7 @@ import psutil
 from persistence import views
 from persistence.database import Database
 from persistence.errors import DatabaseUnavailable
+from workers.settings import Settings
 from workers.stack import StackError, processes, state
 
 _READY_S = 60.0
@@ -29,8 +30,9 @@ _LAST_STATEMENTS_S = 15.0
 class OwnWorker:
     """At most one worker of a home. Safe to use from several processes at once."""
 
-    def __init__(self, home: Path) -> None:
-        self._home = home.resolve()
+    def __init__(self, settings: Settings) -> None:
+        self._drain_s = settings.drain_s
+        self._home = settings.home.resolve()
         self._folder = self._home / "worker"
         self._pid_file = self._folder / "pid"
         # Part of its command line, so that a process that was given its number meanwhile is never taken for it.
@@ -75,19 +77,24 @@ class OwnWorker:
 
     def is_wanted(self, started: subprocess.Popen[bytes]) -> bool:
         """Whether nobody has stopped this very worker on purpose."""
-        try:
-            return int(self._pid_file.read_text("ascii")) == started.pid
-        except (OSError, ValueError):
-            return False
+        return self._noted()[:1] == [str(started.pid)]
 
-    def stop(self, drain_s: float) -> bool:
+    def stop(self) -> bool:
         """Let it hand its turns back and end; whether it lived. Raises StackError."""
-        found = self._living()
+        found, noted = self._living(), self._noted()
         self._pid_file.unlink(missing_ok=True)
         if found is None:
             return False
-        processes.stop(found, signal.SIGTERM, signal.SIGKILL, seconds=drain_s + _LAST_STATEMENTS_S)
+        # Its own drain time, which may be another than ours.
+        patience_s = float(noted[1]) + _LAST_STATEMENTS_S
+        processes.stop(found, signal.SIGTERM, signal.SIGKILL, seconds=patience_s)
         return True
+
+    def _noted(self) -> list[str]:
+        try:
+            return self._pid_file.read_text("ascii").split()
+        except FileNotFoundError:
+            return []
 
     def _living(self) -> psutil.Process | None:
         return processes.living(self._pid_file, Path(self._name))
@@ -97,7 +104,7 @@ class OwnWorker:
         command = [sys.executable, "-P", "-m", "workers.cli.main", "worker", "--name", self._name]
         # In a session of its own: a Ctrl-C in our terminal is ours alone to pass on.
         started = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-        self._pid_file.write_text(str(started.pid), "ascii")
+        self._pid_file.write_text(f"{started.pid}\n{self._drain_s}\n", "ascii")
         return started
 
     @staticmethod

@@ -34,7 +34,7 @@ def up(
         if as_json:
             print(shapes.line(shapes.addresses(found)), flush=True)
         if not services_only:
-            foreground.start_worker(OwnWorker(settings.home))
+            foreground.start_worker(OwnWorker(settings))
         if not detach:
             foreground.stay()
     return exits.DONE
@@ -51,7 +51,7 @@ def down() -> int:
 
     settings = environment.load()
     stopped: list[str] = []
-    if OwnWorker(settings.home).stop(settings.drain_s):
+    if OwnWorker(settings).stop():
         stopped.append("worker")
     stopped += stack.down(settings.home)
     print(f"Stopped: {', '.join(stopped)}." if stopped else "Nothing was running.")
