@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from orchestration import history
 from orchestration.budget import IterationBudget
-from orchestration.decide import UNFIT_WORKER, budget_sentence
+from orchestration.decide import UNFIT_WORKER, budget_sentence, model_in_use
 from orchestration.errors import ErrorClass, ModelError
 from orchestration.ports import Finish, Reply, ToolSpec
 from persistence.records.agent import Grace
@@ -173,6 +173,16 @@ def unfit_worker(turn: Turn, worker: str, why: str) -> Outcome:
     remedies["unfit_workers"] = remedies.get("unfit_workers", 0) + 1
     counters = replace(turn.counters, last_error=UNFIT_WORKER, remedies=_frozen(remedies))
     return Outcome(counters, events=(Event("model.failed", {"error": UNFIT_WORKER, "worker": worker, "why": why}),))
+
+
+def fell_back(turn: Turn, model_index: int) -> Outcome:
+    """The turn goes on with another model of its chain, whose attempts begin anew."""
+    counters = replace(turn.counters, model_index=model_index, attempts=0, last_error=None, retry_after_s=None)
+    told = Event(
+        "model.fallback",
+        {"from": model_in_use(turn), "to": turn.agent.models[model_index], "error": turn.counters.last_error},
+    )
+    return Outcome(counters, events=(told,))
 
 
 def rested(counters: Counters) -> Counters:

@@ -9,6 +9,7 @@ from orchestration.steps import (
     Backoff,
     CallModel,
     End,
+    FallBack,
     GiveUpWorker,
     HandBack,
     RunTools,
@@ -126,12 +127,17 @@ def _remedy(turn: Turn) -> Step:
     counters, agent = turn.counters, turn.agent
     error = ErrorClass(counters.last_error or ErrorClass.UNKNOWN)
     remedy = REMEDIES[error]
-    if not remedy.retries or counters.attempts >= agent.attempts:
-        return End(_give_up(turn, error, remedy.exit_reason))
-    pause = wait_s(turn.id, counters.attempts, base_s=agent.retry_base_s, retry_after_s=counters.retry_after_s)
-    if pause > agent.retry_in_place_s:
-        return GiveUpWorker(WaitingFor.RETRY, pause)
-    return Backoff(pause)
+    has_fallback = remedy.falls_back and counters.model_index + 1 < len(agent.models)
+    most = min(agent.attempts, remedy.most_attempts or agent.attempts) if has_fallback else agent.attempts
+    if remedy.retries and counters.attempts < most:
+        pause = wait_s(turn.id, counters.attempts, base_s=agent.retry_base_s, retry_after_s=counters.retry_after_s)
+        if pause <= agent.retry_in_place_s:
+            return Backoff(pause)
+        if not has_fallback:  # with one, waiting without a worker would be the slower way
+            return GiveUpWorker(WaitingFor.RETRY, pause)
+    if has_fallback:
+        return FallBack(counters.model_index + 1)
+    return End(_give_up(turn, error, remedy.exit_reason))
 
 
 def _other_worker(turn: Turn) -> Step:
@@ -151,12 +157,20 @@ def _give_up(turn: Turn, error: ErrorClass, exit_reason: ExitReason) -> Ending:
     if turn.counters.grace_used:
         return Ending(ExitReason.BUDGET_EXHAUSTED, output_text=budget_sentence(turn))
     times = "once" if turn.counters.attempts == 1 else f"{turn.counters.attempts} times"
-    return Ending(exit_reason, message=f"The model {turn.agent.model} failed {times}; the last error was {error}.")
+    chain = " It was the last of the agent's chain." if turn.counters.model_index else ""
+    return Ending(
+        exit_reason, message=f"The model {model_in_use(turn)} failed {times}; the last error was {error}.{chain}"
+    )
+
+
+def model_in_use(turn: Turn) -> str:
+    """The "provider:model" that the turn asks now: its agent's own, or the fallback that it has come to."""
+    return turn.agent.models[min(turn.counters.model_index, len(turn.agent.models) - 1)]
 
 
 def _call_model(turn: Turn) -> Step:
     counters = turn.counters
-    model = turn.agent.models[min(counters.model_index, len(turn.agent.models) - 1)]
+    model = model_in_use(turn)
     if counters.iterations_used < turn.iterations_max:
         return CallModel(model)
     if counters.grace_used and turn.agent.grace is not Grace.OFF and not counters.remedies.get("grace_answered"):

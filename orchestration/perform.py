@@ -11,11 +11,13 @@ from orchestration import answers, history
 from orchestration.carrying import Carried
 from orchestration.errors import CallInterrupted, ConfigError, ModelError, UnknownTool
 from orchestration.ports import ModelRequest, TimeLimits, ToolContext, ToolSpec
+from orchestration.prompts import system_prompt
 from orchestration.runtime import Runtime
 from orchestration.steps import (
     Backoff,
     CallModel,
     End,
+    FallBack,
     GiveUpWorker,
     HandBack,
     RunTools,
@@ -43,6 +45,8 @@ def perform(step: Step, turn: Turn, carried: Carried, runtime: Runtime) -> Outco
             return _start_tools(step, turn, runtime)
         case RunTools():
             return _run_tools(step, turn, carried, runtime)
+        case FallBack():
+            return answers.fell_back(turn, step.model_index)
         case Backoff():
             carried.begin_step(step.wait_s + _SLACK_S)
             carried.stop.wait(step.wait_s)
@@ -82,7 +86,7 @@ def _call_model(step: CallModel, turn: Turn, carried: Carried, runtime: Runtime)
         return answers.unfit_worker(turn, runtime.worker, str(error))
     request = ModelRequest(
         model=model,
-        system=turn.system_prompt or agent.system_prompt,
+        system=system_prompt(turn, model),
         messages=turn.messages,
         tools=specs,
         may_call_tools=not step.is_grace or agent.grace == "tools",

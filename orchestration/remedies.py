@@ -15,22 +15,31 @@ LONGEST_WAIT_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """Whether another attempt can help, and the reason to end with when none is left."""
+    """What one class of error is good for.
+
+    `retries`: another attempt at the same model can help. `falls_back`: another model of the chain can. `most_attempts`
+    bounds the attempts at one model while another is left, where waiting for this one rarely pays. `exit_reason` ends
+    the turn when nothing is left.
+    """
 
     retries: bool
     exit_reason: ExitReason
+    falls_back: bool = True
+    most_attempts: int | None = None
 
 
 _FAILED = ExitReason.PROVIDER_FAILED
+# A provider that is overloaded or does not answer stays so for longer than a turn should wait beside an idle fallback.
+_SOON = 2
 
 REMEDIES: dict[ErrorClass, Remedy] = {
     ErrorClass.AUTH: Remedy(False, _FAILED),
     ErrorClass.BILLING: Remedy(False, _FAILED),
     ErrorClass.RATE_LIMIT: Remedy(True, ExitReason.RATE_LIMITED),
-    ErrorClass.OVERLOADED: Remedy(True, _FAILED),
+    ErrorClass.OVERLOADED: Remedy(True, _FAILED, most_attempts=_SOON),
     ErrorClass.SERVER_ERROR: Remedy(True, _FAILED),
-    ErrorClass.CONNECT: Remedy(True, _FAILED),
-    ErrorClass.TIMEOUT: Remedy(True, _FAILED),
+    ErrorClass.CONNECT: Remedy(True, _FAILED, most_attempts=_SOON),
+    ErrorClass.TIMEOUT: Remedy(True, _FAILED, most_attempts=_SOON),
     ErrorClass.TLS: Remedy(False, _FAILED),
     ErrorClass.MALFORMED_STREAM: Remedy(True, _FAILED),
     ErrorClass.CONTEXT_OVERFLOW: Remedy(False, ExitReason.CONTEXT_OVERFLOW),

@@ -41,6 +41,13 @@ class RunTools:
 
 
 @dataclass(frozen=True, slots=True)
+class FallBack:
+    """Go on with another model of the agent's chain, for the rest of the turn; its attempts start at 0."""
+
+    model_index: int
+
+
+@dataclass(frozen=True, slots=True)
 class Backoff:
     """Rest in place, watching the interrupt."""
 
@@ -72,4 +79,4 @@ class End:
     ending: Ending
 
 
-Step: TypeAlias = CallModel | StartTools | RunTools | Backoff | GiveUpWorker | TakeInbox | HandBack | End
+Step: TypeAlias = CallModel | StartTools | RunTools | FallBack | Backoff | GiveUpWorker | TakeInbox | HandBack | End

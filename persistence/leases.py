@@ -63,9 +63,10 @@ _IN_TOOL = "EXISTS (SELECT FROM tool_calls c WHERE c.turn_id = t.id AND c.status
 _BOOKED = """booked AS (
   INSERT INTO model_calls (turn_id, fencing_token, position, iteration, provider, model, error)
   SELECT back.id, back.fencing_token - 1, back.position + 1, back.iterations_used + 1,
-    split_part(settings ->> 'model', ':', 1), substr(settings ->> 'model', strpos(settings ->> 'model', ':') + 1),
-    'outcome_unknown'
-  FROM back JOIN agents a ON a.id = back.agent_id WHERE NOT in_tool
+    split_part(asked.model, ':', 1), substr(asked.model, strpos(asked.model, ':') + 1), 'outcome_unknown'
+  FROM back JOIN agents a ON a.id = back.agent_id, LATERAL (SELECT CASE WHEN back.model_index = 0
+    THEN settings ->> 'model' ELSE settings -> 'fallbacks' ->> (back.model_index - 1) END AS model) asked
+  WHERE NOT in_tool
 )"""
 
 # Calls without a start-mark may be repeated, and will be. Should the turn end before that, this tells that they may have
@@ -84,7 +85,8 @@ WITH ours AS (
     hand_back_at = NULL, dispatched_at = NULL, activity = NULL, activity_since = NULL, event_seq = event_seq + 1,
     unknown_attempts = unknown_attempts + (NOT in_tool)::int
   FROM ours WHERE t.id = ours.id
-  RETURNING t.id, t.event_seq, t.position, t.fencing_token, t.iterations_used, t.agent_id, ours.in_tool
+  RETURNING t.id, t.event_seq, t.position, t.fencing_token, t.iterations_used, t.agent_id, t.model_index,
+    ours.in_tool
 ), told AS (
   INSERT INTO events (turn_id, seq, type, payload)
   SELECT id, event_seq, 'turn.handed_back', json_build_object('in_step', true) FROM back
@@ -109,7 +111,7 @@ WITH dead AS (
     unknown_attempts = unknown_attempts + (NOT in_tool)::int
   FROM dead WHERE t.id = dead.id
   RETURNING t.id, t.queue, dead.worker, t.crash_count, t.is_suspect, t.event_seq, t.position, t.fencing_token,
-    t.iterations_used, t.agent_id, dead.in_tool
+    t.iterations_used, t.agent_id, t.model_index, dead.in_tool
 ), told AS (
   INSERT INTO events (turn_id, seq, type, payload)
   SELECT id, event_seq, 'turn.taken_back',

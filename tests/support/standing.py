@@ -115,8 +115,8 @@ def _wrong_with_budget(
     answers = sum(m.role is Role.ASSISTANT for m in own)
     wrong = [] if answers <= iterations_max + 1 + resumes else [f"{answers} answers for {iterations_max} iterations"]
     rows = database.rows(
-        """SELECT iteration, count(*) AS n FROM model_calls
-           WHERE turn_id = %(id)s AND coalesce(error, '') NOT IN ('outcome_unknown', 'interrupted') GROUP BY 1""",
+        """SELECT iteration, provider, count(*) AS n FROM model_calls
+           WHERE turn_id = %(id)s AND coalesce(error, '') NOT IN ('outcome_unknown', 'interrupted') GROUP BY 1, 2""",
         {"id": turn_id},
     )
     allowed = attempts_max * (resumes + 1)
