@@ -67,6 +67,7 @@ class Database(Statements):
         self._engine: Engine = create_engine(
             url,
             isolation_level="AUTOCOMMIT",
+            hide_parameters=True,  # they hold what users wrote, and errors are logged
             pool_size=connections,
             max_overflow=0,
             pool_timeout=30,

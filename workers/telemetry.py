@@ -6,6 +6,7 @@ import logging
 import sys
 
 import structlog
+from structlog.tracebacks import ExceptionDictTransformer
 
 # Libraries whose INFO lines would tell addresses, requests or every message of the queue (Celery adds a traceback to
 # each task that left its end to us).
@@ -18,7 +19,8 @@ def start(level: int = logging.INFO) -> None:
         structlog.stdlib.add_log_level,
         structlog.stdlib.ExtraAdder(),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.dict_tracebacks,
+        # Without local values: among them are prompts, histories and keys.
+        structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
     ]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
