@@ -67,12 +67,12 @@ def is_stored(app: Celery, turn_id: UUID) -> bool:
     return meta["status"] in states.READY_STATES
 
 
-def forget(app: Celery, turn_id: UUID) -> None:
-    """Drop the stored result of a turn that starts anew, so that nobody reads its old ending."""
+def forget(app: Celery, task_id: UUID | str) -> None:
+    """Drop the stored result of a turn that starts anew, or of another task, so that nobody reads its old ending."""
     try:
-        _backend(app).forget(str(turn_id))
+        _backend(app).forget(str(task_id))
     except UNREACHABLE as error:
-        log.warning("result.not_forgotten", extra={"turn_id": str(turn_id), "reason": type(error).__name__})
+        log.warning("result.not_forgotten", extra={"task_id": str(task_id), "reason": type(error).__name__})
 
 
 def _state(view: TurnView) -> tuple[str, Any]:

@@ -14,7 +14,7 @@ from orchestration import loop
 from orchestration.errors import PerdureError
 from persistence import turns, views
 from persistence.database import patiently
-from persistence.errors import DatabaseUnavailable, LeaseHeld, LeaseLost, NotFound, StoreError
+from persistence.errors import DatabaseUnavailable, DuplicateTurn, LeaseHeld, LeaseLost, NotFound, StoreError
 from persistence.ids import parse_id
 from persistence.queue import Wake
 from persistence.records.turn import Turn, TurnStatus
@@ -89,6 +89,10 @@ def submit(
         return str(patiently(attempt, give_up=lambda: parts.registry.is_draining).turn_id)
     except DatabaseUnavailable as error:
         raise Reject(error, requeue=True) from error
+    except DuplicateTurn:
+        # Celery lets no failure replace a success: the first request's result would pass for this one's.
+        results.forget(app, str(self.request.id))
+        raise
 
 
 def _after(task: Task[..., Any], turn: Turn) -> None:
