@@ -2,6 +2,7 @@
 
 PerdureError
 ├── ModelError          one attempt failed: `error` is looked up in the table of remedies
+│   └── AnswerLost      and what a provider was making by itself will never come: forget it, the next attempt asks anew
 ├── CallInterrupted     the attempt was stopped on request: end the turn
 ├── UnknownTool         the agent names a tool that is not here: refuse, or hand the turn to another worker
 └── ConfigError         a setting is wrong: say so, write nothing
@@ -60,6 +61,13 @@ class ModelError(PerdureError):
         self.status = status
         self.request_id = request_id
         self.usage = usage
+
+
+class AnswerLost(ModelError):
+    """An answer that a provider made by itself failed there, was cancelled, or is not kept any more.
+
+    Any other ModelError of a fetch says nothing of the answer: it is still to be had, so fetch it again.
+    """
 
 
 class CallInterrupted(PerdureError):

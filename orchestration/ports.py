@@ -70,6 +70,17 @@ class Reply:
     request_id: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """An answer that its provider is making by itself, whoever waits for it: to be kept before anybody does.
+
+    `look_again_s` is how long the provider asks to be left alone, if it says so. It is no part of what is kept.
+    """
+
+    id: str
+    look_again_s: float | None = None
+
+
 class StopSignal(Protocol):
     """A request to stop that a thread can poll, wait for, or be called back by (from another thread, at once)."""
 
@@ -93,6 +104,36 @@ class ModelClient(Protocol):
 
         Raises ModelError when no whole answer came, CallInterrupted when `stop` was set meanwhile (the socket is closed).
         """
+        ...
+
+
+class BackgroundClient(ModelClient, Protocol):
+    """A provider that can make an answer by itself and keep it, so that a crash of ours costs no second one."""
+
+    @property
+    def is_background(self) -> bool:
+        """Whether this provider is configured so: if not, `reply` is the way to ask it."""
+        ...
+
+    def start(self, request: ModelRequest, *, stop: StopSignal, on_text: Callable[[str], None]) -> Reply | Started:
+        """Ask for an answer. Keep what has started, then fetch it; a Reply where the provider answered at once.
+
+        Raises as `ModelClient.reply` does: then nothing has started, as far as anybody can know.
+        """
+        ...
+
+    def fetch(
+        self, started: Started, *, limits: TimeLimits, stop: StopSignal, on_text: Callable[[str], None]
+    ) -> Reply | Started:
+        """Look for the answer, once: a Reply, or Started again while it is still being made.
+
+        Raises AnswerLost when it will never come, any other ModelError when looking failed, and CallInterrupted: then
+        the answer is still being made, for whoever carries the turn now.
+        """
+        ...
+
+    def interrupt(self, started: Started) -> None:
+        """Tell the provider that nobody wants the answer any more, so that it costs no more. Raises ModelError."""
         ...
 
 

@@ -17,7 +17,17 @@ if TYPE_CHECKING:
     from orchestration.providers.client import ProviderClient
 
 # What a turn decides, not a provider: a provider that changed it would break the history or the grace call.
-_NOT_EXTRA = ("messages", "model", "system", "tool_choice", "tools")
+_NOT_EXTRA = (
+    "conversation",
+    "input",
+    "instructions",
+    "messages",
+    "model",
+    "previous_response_id",
+    "system",
+    "tool_choice",
+    "tools",
+)
 
 
 def connect(settings: ProviderSettings) -> ProviderClient:
@@ -45,15 +55,14 @@ def connect(settings: ProviderSettings) -> ProviderClient:
 
             return anthropic_messages.connect(settings, keys)
         case Api.OPENAI_RESPONSES:
-            raise ConfigError(
-                f"The provider {settings.name!r} asks for the api {settings.api.value!r}, which this version does not "
-                f"speak: use {Api.OPENAI_CHAT.value!r} or {Api.ANTHROPIC.value!r}."
-            )
+            from orchestration.providers.openai_responses import client as openai_responses
+
+            return openai_responses.connect(settings, keys)
 
 
 def preload() -> None:
     """Import what `connect` will need. For a background thread at a worker's start, so that no turn waits for it."""
-    for api in ("openai_chat", "anthropic_messages"):
+    for api in ("openai_chat", "openai_responses", "anthropic_messages"):
         importlib.import_module(f"orchestration.providers.{api}.client")
 
 

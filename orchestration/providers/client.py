@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import httpx2
 
 from orchestration.errors import CallInterrupted
-from orchestration.ports import ModelRequest, Reply, StopSignal
+from orchestration.ports import ModelRequest, Reply, StopSignal, TimeLimits
 from orchestration.providers.connections.backend import watch_connections
 from orchestration.providers.connections.watch import CallWatch
 from orchestration.providers.failures import Malformed, Reported, Translator, request_id
@@ -17,6 +19,7 @@ from orchestration.providers.wire.decoding import Decoder
 from orchestration.providers.wire.strict_json import object_of
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 MAX_EVENT_BYTES = 32 * 1024 * 1024
 IDLE_CONNECTIONS = 400
@@ -57,15 +60,26 @@ class ProviderClient:
 
     def reply(self, request: ModelRequest, *, stop: StopSignal, on_text: Callable[[str], None]) -> Reply:
         """Make exactly one attempt; see ModelClient. A whole answer is returned even if the stop came meanwhile."""
-        if stop.is_set():
-            raise CallInterrupted("the model call was stopped before it began")
         body = self._dialect.encode(request)
         decoder = self._dialect.decoder(on_text)
+        return self._attempt(partial(self._dialect.post, body), decoder, self._read, request.limits, stop)
+
+    def _attempt(
+        self,
+        send: Callable[[], httpx2.Response],
+        decoder: Decoder,
+        read: Callable[[httpx2.Response, Decoder, CallWatch], T],
+        limits: TimeLimits,
+        stop: StopSignal,
+    ) -> T:
+        """Send one request and read its answer. Raises ModelError and CallInterrupted, nothing of the SDK's."""
+        if stop.is_set():
+            raise CallInterrupted("the model call was stopped before it began")
         response: httpx2.Response | None = None
-        with CallWatch(request.limits, stop) as watch:
+        with CallWatch(limits, stop) as watch:
             try:
-                response = self._dialect.post(body)
-                return self._read(response, decoder, watch)
+                response = send()
+                return read(response, decoder, watch)
             except self._faults as error:
                 raise self._translator.translate(error, watch, response=response, usage=decoder.usage) from error
             finally:
@@ -73,7 +87,7 @@ class ProviderClient:
                     response.close()
 
     def _read(self, response: httpx2.Response, decoder: Decoder, watch: CallWatch) -> Reply:
-        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        kind = content_type(response)
         if kind == "text/event-stream":
             self._read_events(response, decoder, watch)
         elif kind.endswith("json"):
@@ -103,6 +117,11 @@ class ProviderClient:
                 raise
             # The answer is paid for and here; only the connection cannot be kept.
             log.debug("model.body_not_ended", extra={"provider": self._name, "cause": type(error).__name__})
+
+
+def content_type(response: httpx2.Response) -> str:
+    """The kind of an answer's body, without its parameters and in lower case."""
+    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def http_client() -> httpx2.Client:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -16,7 +17,7 @@ from persistence.records.message import Block, Call, CallStatus, Message, Origin
 
 TURN = uuid.UUID(int=7)
 KEY = "sk-test-0123456789abcdef"
-APIS = (Api.OPENAI_CHAT, Api.ANTHROPIC)
+APIS = (Api.OPENAI_CHAT, Api.OPENAI_RESPONSES, Api.ANTHROPIC)
 ADD = ToolSpec(
     "add",
     "Add two numbers.",
@@ -56,10 +57,15 @@ def request(history: Sequence[Message], **more: Any) -> ModelRequest:
     return ModelRequest(**{"model": "some-model", "system": "Be brief.", "messages": history, "tools": (ADD,), **more})
 
 
+def plain(reply: Reply) -> tuple[Block, ...]:
+    """What an answer says in neutral words: without what only its issuer understands of text and calls."""
+    return tuple(replace(b, native=None) if isinstance(b, Text | Call) else b for b in reply.content)
+
+
 @contextmanager
 def client(api: Api, url: str, *, name: str = "main", key: str = KEY, **more: Any) -> Iterator[ModelClient]:
     """A client of the server at `url` (its root, without /v1)."""
-    base_url = f"{url}/v1" if api is Api.OPENAI_CHAT else url
+    base_url = url if api is Api.ANTHROPIC else f"{url}/v1"
     with closing(connect(ProviderSettings(name, api, base_url, (key,), **more))) as made:
         yield made
 

@@ -1,4 +1,4 @@
-"""A server of raw sockets that misbehaves as a test wants, and the bytes of an ordinary answer in both protocols."""
+"""A server of raw sockets that misbehaves as a test wants, and the bytes of an ordinary answer in every protocol."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def chunks(events: list[bytes]) -> bytes:
 
 
 def event(api: Api, name: str, data: dict[str, Any]) -> bytes:
-    """One event as the protocol names it: OpenAI's have no name."""
+    """One event as the protocol names it: those of Chat Completions have no name."""
     text = json.dumps(data, ensure_ascii=False).encode()
     return b"data: %s\n\n" % text if api is Api.OPENAI_CHAT else b"event: %s\ndata: %s\n\n" % (name.encode(), text)
 
@@ -143,19 +143,29 @@ def opening(api: Api) -> list[bytes]:
     """The events before the first token."""
     if api is Api.OPENAI_CHAT:
         return [_delta({"role": "assistant", "content": ""})]
+    if api is Api.OPENAI_RESPONSES:
+        return [_response_event(kind, response=_response("in_progress")) for kind in ("created", "in_progress")]
     usage = {"input_tokens": 10, "output_tokens": 1}
     message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "served", "content": [], "usage": usage}
     return [event(api, "message_start", {"type": "message_start", "message": message})]
 
 
 def keep_alive(api: Api) -> bytes:
-    return b": still here\n\n" if api is Api.OPENAI_CHAT else event(api, "ping", {"type": "ping"})
+    if api is Api.OPENAI_CHAT:
+        return b": still here\n\n"
+    name = "keepalive" if api is Api.OPENAI_RESPONSES else "ping"
+    return event(api, name, {"type": name})
 
 
 def text(api: Api, *pieces: str, index: int = 0) -> list[bytes]:
     """A text, a token a piece."""
     if api is Api.OPENAI_CHAT:
         return [_delta({"content": piece}) for piece in pieces]
+    if api is Api.OPENAI_RESPONSES:
+        deltas = [
+            _response_event("output_text.delta", output_index=index, content_index=0, delta=piece) for piece in pieces
+        ]
+        return _item(index, _message([]), deltas, _message([_spoken("".join(pieces))]))
     start = {"type": "content_block_start", "index": index, "content_block": {"type": "text", "text": ""}}
     return [
         event(api, "content_block_start", start),
@@ -171,6 +181,11 @@ def call(api: Api, call_id: str, name: str, *pieces: str, index: int = 1) -> lis
         head = {"index": at, "id": call_id, "type": "function", "function": {"name": name, "arguments": ""}}
         rest = [{"tool_calls": [{"index": at, "function": {"arguments": piece}}]} for piece in pieces]
         return [_delta({"tool_calls": [head]}), *map(_delta, rest)]
+    if api is Api.OPENAI_RESPONSES:
+        item = {"type": "function_call", "id": f"fc_{call_id}", "call_id": call_id, "name": name}
+        kind = "function_call_arguments.delta"
+        deltas = [_response_event(kind, output_index=index, delta=piece) for piece in pieces]
+        return _item(index, {**item, "arguments": ""}, deltas, {**item, "arguments": "".join(pieces)})
     block = {"type": "tool_use", "id": call_id, "name": name, "input": {}}
     start = {"type": "content_block_start", "index": index, "content_block": block}
     return [
@@ -186,6 +201,9 @@ def ending(api: Api, reason: str = "stop") -> list[bytes]:
         usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
         last = {"model": "served", "choices": [], "usage": usage}
         return [_delta({}, reason), event(api, "", last), b"data: [DONE]\n\n"]
+    if api is Api.OPENAI_RESPONSES:
+        status = "incomplete" if reason == "length" else "completed"
+        return [_response_event(status, response=_response(status))]
     stop = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens"}[reason]
     delta = {"type": "message_delta", "delta": {"stop_reason": stop}, "usage": {"output_tokens": 5}}
     return [event(api, "message_delta", delta), event(api, "message_stop", {"type": "message_stop"})]
@@ -202,6 +220,8 @@ def document(api: Api, said: str = "Hello there") -> bytes:
         choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
         usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
         return json.dumps({"model": "served", "choices": [choice], "usage": usage}).encode()
+    if api is Api.OPENAI_RESPONSES:
+        return json.dumps(_response("completed", _message([_spoken(said)]))).encode()
     usage = {"input_tokens": 10, "output_tokens": 5}
     block = {"type": "text", "text": said}
     whole_message = {"type": "message", "role": "assistant", "model": "served", "content": [block], "usage": usage}
@@ -216,3 +236,29 @@ def _delta(delta: dict[str, Any], finish: str | None = None) -> bytes:
 def _block_delta(index: int, delta: dict[str, Any]) -> bytes:
     data = {"type": "content_block_delta", "index": index, "delta": delta}
     return event(Api.ANTHROPIC, "content_block_delta", data)
+
+
+def _response(status: str, *output: dict[str, Any]) -> dict[str, Any]:
+    """A response. As the last word of a stream it leaves its items out, as some compatible servers do."""
+    why = {"reason": "max_output_tokens"} if status == "incomplete" else None
+    usage = None if status == "in_progress" else {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
+    head = {"id": "resp_1", "object": "response", "status": status, "model": "served", "error": None}
+    return {**head, "incomplete_details": why, "output": list(output), "usage": usage}
+
+
+def _response_event(kind: str, **data: Any) -> bytes:
+    return event(Api.OPENAI_RESPONSES, f"response.{kind}", {"type": f"response.{kind}", **data})
+
+
+def _item(index: int, begun: dict[str, Any], deltas: list[bytes], whole: dict[str, Any]) -> list[bytes]:
+    """The events of one output item."""
+    added = _response_event("output_item.added", output_index=index, item=begun)
+    return [added, *deltas, _response_event("output_item.done", output_index=index, item=whole)]
+
+
+def _message(content: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": content}
+
+
+def _spoken(said: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": said, "annotations": []}

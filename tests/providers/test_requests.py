@@ -16,6 +16,7 @@ import pytest
 from orchestration.ports import ModelRequest
 from orchestration.providers.anthropic_messages.encoding import AnthropicEncoder
 from orchestration.providers.openai_chat.encoding import OpenAIEncoder
+from orchestration.providers.openai_responses.encoding import ResponsesEncoder
 from orchestration.providers.settings import Api
 from persistence.records.message import (
     Call,
@@ -37,13 +38,26 @@ from tests.providers.faults import Peer, serving, whole
 both = pytest.mark.parametrize("api", APIS)
 
 
+ENCODERS = {
+    Api.OPENAI_CHAT: OpenAIEncoder,
+    Api.OPENAI_RESPONSES: ResponsesEncoder,
+    Api.ANTHROPIC: AnthropicEncoder,
+}
+# Where each protocol has the conversation.
+HISTORY = {Api.OPENAI_CHAT: "messages", Api.OPENAI_RESPONSES: "input", Api.ANTHROPIC: "messages"}
+
+
 def encoded(api: Api, asked: ModelRequest, *, provider: str = "main", **extra_body: Any) -> bytes:
-    encoder = OpenAIEncoder if api is Api.OPENAI_CHAT else AnthropicEncoder
-    return encoder(provider, extra_body)(asked)
+    return ENCODERS[api](provider, extra_body)(asked)
 
 
 def sent(api: Api, *history: Message, provider: str = "main", **more: Any) -> dict[str, Any]:
     return json.loads(encoded(api, request(history, **more), provider=provider))
+
+
+def conversation(api: Api, *history: Message, **more: Any) -> str:
+    """The conversation as it is sent, as JSON text."""
+    return json.dumps(sent(api, *history, **more)[HISTORY[api]])
 
 
 def openai_messages(*history: Message, provider: str = "main") -> list[dict[str, Any]]:
@@ -85,6 +99,32 @@ def test_the_openai_request_is_what_create_sends() -> None:
             list(sdk.chat.completions.create(**arguments, stream=True))
 
     assert_same_on_the_wire(Api.OPENAI_CHAT, history, create)
+
+
+def test_the_responses_request_is_what_create_sends() -> None:
+    history = [user("Add."), assistant(Text("Sure."), Call("c1", "add", '{"a": 1, "b": 2}')), results(("c1", "3"))]
+
+    def create(url: str) -> None:
+        with openai.OpenAI(api_key=KEY, base_url=f"{url}/v1", max_retries=0, timeout=None) as sdk:
+            tool = {"name": ADD.name, "description": ADD.description, "parameters": dict(ADD.parameters)}
+            arguments: Any = {
+                "model": "some-model",
+                "instructions": "Be brief.",
+                "input": [
+                    {"role": "user", "content": "Add."},
+                    {"role": "assistant", "content": "Sure."},
+                    {"type": "function_call", "call_id": "c1", "name": "add", "arguments": '{"a": 1, "b": 2}'},
+                    {"type": "function_call_output", "call_id": "c1", "output": "3"},
+                ],
+                "tools": [{"type": "function", "strict": False, **tool}],
+                "tool_choice": "none",
+                "max_output_tokens": 500,
+                "store": False,
+                "include": ["reasoning.encrypted_content"],
+            }
+            list(sdk.responses.create(**arguments, stream=True))
+
+    assert_same_on_the_wire(Api.OPENAI_RESPONSES, history, create)
 
 
 def test_the_anthropic_request_is_what_create_sends() -> None:
@@ -138,7 +178,7 @@ def assert_same_on_the_wire(api: Api, history: list[Message], create: Any) -> No
 def test_a_longer_history_begins_with_the_bytes_of_the_shorter_one(api: Api) -> None:
     history = iterations(6)
 
-    bodies = [messages_in(encoded(api, request(history[:n]))) for n in (1, 3, 5, 9, 13)]
+    bodies = [history_in(api, encoded(api, request(history[:n]))) for n in (1, 3, 5, 9, 13)]
 
     for shorter, longer in pairwise(bodies):
         assert longer.startswith(shorter)
@@ -158,7 +198,7 @@ def test_another_worker_sends_the_same_bytes(api: Api) -> None:
 
 @both
 def test_a_message_is_encoded_once(api: Api) -> None:
-    encoder = (OpenAIEncoder if api is Api.OPENAI_CHAT else AnthropicEncoder)("main", {})
+    encoder = ENCODERS[api]("main", {})
     history = iterations(3)
     made = encoder._piece
     count: list[Message] = []
@@ -173,7 +213,7 @@ def test_a_message_is_encoded_once(api: Api) -> None:
 
 @both
 def test_the_bytes_of_a_message_go_with_it(api: Api) -> None:
-    encoder = (OpenAIEncoder if api is Api.OPENAI_CHAT else AnthropicEncoder)("main", {})
+    encoder = ENCODERS[api]("main", {})
 
     encoder(request(iterations(3)))
 
@@ -182,7 +222,7 @@ def test_the_bytes_of_a_message_go_with_it(api: Api) -> None:
 
 @both
 def test_the_tools_of_two_agents_are_not_mixed_up(api: Api) -> None:
-    encoder = (OpenAIEncoder if api is Api.OPENAI_CHAT else AnthropicEncoder)("main", {})
+    encoder = ENCODERS[api]("main", {})
 
     for n in range(200):
         tool = replace(ADD, name=f"tool_{n}")
@@ -190,24 +230,48 @@ def test_the_tools_of_two_agents_are_not_mixed_up(api: Api) -> None:
         assert f"tool_{n}" in json.dumps(body["tools"])
 
 
-def messages_in(body: bytes) -> bytes:
-    """From the messages on, without what closes them."""
-    return body[body.index(b'"messages":[') :].removesuffix(b"]}")
+def history_in(api: Api, body: bytes) -> bytes:
+    """From the conversation on, without what closes it."""
+    return body[body.index(b'"%s":[' % HISTORY[api].encode()) :].removesuffix(b"]}")
 
 
 # --- who may see what
 
+BOUND: dict[Api, tuple[Thinking, Opaque, Text, Call]] = {
+    api: (
+        Thinking("Let me see.", Native("main", {"type": "thinking", "signature": "c2ln", "field": "reasoning"})),
+        Opaque(Native("main", {"type": "hologram", "shape": 1})),
+        Text("Four.", Native("main", {"citations": [{"cited_text": "x"}], "annotations": [1]})),
+        Call("c1", "add", "{}", Native("main", {"caller": {"type": "direct"}, "extra_content": {"g": 1}})),
+    )
+    for api in (Api.OPENAI_CHAT, Api.ANTHROPIC)
+}
+BOUND[Api.OPENAI_RESPONSES] = (
+    Thinking(
+        "Let me see.",
+        Native(
+            "main", {"item": {"type": "reasoning", "summary": [{"text": "Let me see."}], "encrypted_content": "c2ln"}}
+        ),
+    ),
+    Opaque(Native("main", {"item": {"type": "hologram", "shape": 1}})),
+    Text(
+        "Four.",
+        Native(
+            "main",
+            {"item": {"type": "message"}, "part": {"type": "output_text", "annotations": [{"cited_text": "x"}]}},
+        ),
+    ),
+    Call("c1", "add", "{}", Native("main", {"item": {"id": "fc_1", "caller": {}, "extra_content": {"g": 1}}})),
+)
+
 
 @both
 def test_provider_bound_data_goes_to_its_issuer_alone(api: Api) -> None:
-    signed = Thinking("Let me see.", Native("main", {"type": "thinking", "signature": "c2ln", "field": "reasoning"}))
-    opaque = Opaque(Native("main", {"type": "hologram", "shape": 1}))
-    noted = Text("Four.", Native("main", {"citations": [{"cited_text": "x"}], "annotations": [1]}))
-    call = Call("c1", "add", "{}", Native("main", {"caller": {"type": "direct"}, "extra_content": {"g": 1}}))
+    signed, opaque, noted, call = BOUND[api]
     history = [user("x"), assistant(signed, opaque, noted, call), results(("c1", "4"))]
 
-    foreign = json.dumps(sent(api, *history, provider="other")["messages"])
-    own = json.dumps(sent(api, *history, provider="main")["messages"])
+    foreign = conversation(api, *history, provider="other")
+    own = conversation(api, *history, provider="main")
 
     for secret in ("c2ln", "Let me see", "hologram", "cited_text", "caller", "extra_content"):
         assert secret not in foreign
@@ -372,9 +436,9 @@ def test_arguments_are_sent_to_the_byte() -> None:
 def test_an_id_that_not_every_provider_takes_is_mapped_for_call_and_result_alike(api: Api, call_id: str) -> None:
     history = [user("x"), assistant(Call(call_id, "add", "{}")), results((call_id, "3"))]
 
-    text = json.dumps(sent(api, *history)["messages"])
+    text = conversation(api, *history)
 
-    ids = re.findall(r'"(?:id|tool_call_id|tool_use_id)": "([^"]*)"', text)
+    ids = re.findall(r'"(?:id|call_id|tool_call_id|tool_use_id)": "([^"]*)"', text)
     assert len(ids) == 2
     assert ids[0] == ids[1]
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", ids[0])
@@ -384,7 +448,7 @@ def test_an_id_that_not_every_provider_takes_is_mapped_for_call_and_result_alike
 def test_a_good_id_is_left_alone(api: Api) -> None:
     history = [user("x"), assistant(Call("a_B-" + "9" * 60, "add", "{}")), results(("a_B-" + "9" * 60, "3"))]
 
-    assert json.dumps(sent(api, *history)["messages"]).count('"a_B-' + "9" * 60 + '"') == 2
+    assert conversation(api, *history).count('"a_B-' + "9" * 60 + '"') == 2
 
 
 @both
@@ -392,7 +456,7 @@ def test_a_good_id_is_left_alone(api: Api) -> None:
 def test_a_name_that_the_model_made_up_is_sent_in_characters_that_are_taken(api: Api, name: str, wire: str) -> None:
     history = [user("x"), assistant(Call("c1", name, "{}")), results(("c1", "No such tool."))]
 
-    assert f'"name": "{wire}"' in json.dumps(sent(api, *history)["messages"])
+    assert f'"name": "{wire}"' in conversation(api, *history)
 
 
 def test_empty_and_blank_texts_are_not_sent_to_anthropic() -> None:
@@ -425,7 +489,7 @@ def test_the_grace_call_keeps_its_tools_and_may_use_none(api: Api) -> None:
     grace = sent(api, user("x"), may_call_tools=False)
 
     assert "tool_choice" not in ordinary
-    assert grace.pop("tool_choice") == ("none" if api is Api.OPENAI_CHAT else {"type": "none"})
+    assert grace.pop("tool_choice") == ({"type": "none"} if api is Api.ANTHROPIC else "none")
     assert grace == ordinary
 
 

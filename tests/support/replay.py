@@ -74,7 +74,7 @@ def exchanges(folder: Path) -> tuple[Exchange, ...]:
 
 @contextmanager
 def replaying(*recordings: Exchange) -> Iterator[str]:
-    """Serve these exchanges; yields the server's address."""
+    """Serve these exchanges, each to who asks for its id as the model or as the last of the path; yields the address."""
     by_id = {exchange.id: exchange for exchange in recordings}
 
     class Handler(BaseHTTPRequestHandler):
@@ -82,7 +82,12 @@ def replaying(*recordings: Exchange) -> Iterator[str]:
 
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)))
-            exchange = by_id[asked["model"]]
+            self._send(by_id[asked["model"]])
+
+        def do_GET(self) -> None:
+            self._send(by_id[self.path.partition("?")[0].rpartition("/")[2]])
+
+        def _send(self, exchange: Exchange) -> None:
             self.send_response(exchange.status)
             for name, value in exchange.headers.items():
                 self.send_header(name, value)

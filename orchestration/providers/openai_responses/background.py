@@ -1,0 +1,159 @@
+"""Responses that the provider makes by itself and keeps: started, then looked for by their id until they are there.
+
+They are looked for one by one and not followed as streams: a stream of one cannot be joined any more after five
+minutes, and is not to be had for discounted work (`background_options`).
+https://platform.openai.com/docs/guides/background
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+
+import httpx2
+
+from orchestration.errors import AnswerLost, CallInterrupted, ErrorClass, ModelError
+from orchestration.ports import ModelRequest, Reply, Started, StopSignal, TimeLimits
+from orchestration.providers.client import Dialect, ProviderClient, content_type
+from orchestration.providers.connections.watch import CallWatch
+from orchestration.providers.failures import Malformed, Reported, request_id
+from orchestration.providers.openai_responses.decoding import AT_WORK
+from orchestration.providers.wire.decoding import Decoder
+from orchestration.providers.wire.strict_json import object_of
+from orchestration.stopping import Stop
+
+log = logging.getLogger(__name__)
+
+FIRST_LOOK_S = 0.5
+LONGEST_PAUSE_S = 10.0
+# To tell a provider that an answer is not wanted any more must not hold up whoever wants to stop.
+_INTERRUPT_LIMITS = TimeLimits(connect_s=1.0, first_token_s=1.0, idle_s=1.0, call_s=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """Where responses are kept: `get` and `cancel` take an id and return an answer that is not read yet."""
+
+    get: Callable[[str], httpx2.Response]
+    cancel: Callable[[str], httpx2.Response]
+
+
+class ResponsesClient(ProviderClient):
+    """A BackgroundClient. Where its provider is not configured for the background, a ModelClient like the others."""
+
+    def __init__(
+        self,
+        name: str,
+        dialect: Dialect,
+        http: httpx2.Client,
+        secrets: Sequence[str],
+        *,
+        shelf: Shelf,
+        is_background: bool,
+    ) -> None:
+        super().__init__(name, dialect, http, secrets)
+        self._shelf = shelf
+        self._is_background = is_background
+
+    @property
+    def is_background(self) -> bool:
+        return self._is_background
+
+    def reply(self, request: ModelRequest, *, stop: StopSignal, on_text: Callable[[str], None]) -> Reply:
+        """Make exactly one attempt; see ModelClient. In the background: start, and look until the answer is there.
+
+        Nobody else knows of what was started here, so a stop, a limit and any failure tell the provider to end it.
+        """
+        if not self._is_background:
+            return super().reply(request, stop=stop, on_text=on_text)
+        ends_at = time.monotonic() + request.limits.call_s
+        found = self.start(request, stop=stop, on_text=on_text)
+        pause_s = FIRST_LOOK_S
+        try:
+            while isinstance(found, Started):
+                self._pause(found.look_again_s or pause_s, ends_at, request.limits, stop)
+                pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
+                found = self.fetch(found, limits=request.limits, stop=stop, on_text=on_text)
+        except (ModelError, CallInterrupted) as error:
+            if isinstance(found, Started) and not isinstance(error, AnswerLost):
+                self._give_up(found)
+            raise
+        return found
+
+    def start(self, request: ModelRequest, *, stop: StopSignal, on_text: Callable[[str], None]) -> Reply | Started:
+        """See BackgroundClient."""
+        send = partial(self._dialect.post, self._dialect.encode(request))
+        return self._attempt(send, self._dialect.decoder(on_text), self._look, request.limits, stop)
+
+    def fetch(
+        self, started: Started, *, limits: TimeLimits, stop: StopSignal, on_text: Callable[[str], None]
+    ) -> Reply | Started:
+        """See BackgroundClient."""
+        send = partial(self._shelf.get, started.id)
+        try:
+            return self._attempt(send, self._dialect.decoder(on_text), self._look, limits, stop)
+        except ModelError as error:
+            if isinstance(error.__cause__, Reported):
+                raise _lost(error, error.error) from error.__cause__
+            if error.status == HTTPStatus.NOT_FOUND:  # it is not kept for ever; another attempt asks anew
+                raise _lost(error, ErrorClass.UNKNOWN) from error.__cause__
+            raise
+
+    def interrupt(self, started: Started) -> None:
+        """See BackgroundClient."""
+        send = partial(self._shelf.cancel, started.id)
+        self._attempt(send, self._dialect.decoder(lambda _: None), _ignore, _INTERRUPT_LIMITS, Stop())
+
+    def _look(self, response: httpx2.Response, decoder: Decoder, watch: CallWatch) -> Reply | Started:
+        if not content_type(response).endswith("json"):
+            return self._read(response, decoder, watch)
+        watch.token()
+        body = object_of(response.read(), "the answer")
+        if body.get("status") not in AT_WORK:
+            decoder.document(body)
+            return decoder.reply(request_id(response.headers))
+        if not isinstance(started := body.get("id"), str) or not started:
+            raise Malformed("the response is at work and has no id")
+        return Started(started, _asked_pause_s(response))
+
+    def _pause(self, pause_s: float, ends_at: float, limits: TimeLimits, stop: StopSignal) -> None:
+        left_s = ends_at - time.monotonic()
+        if stop.wait(max(0.0, min(pause_s, left_s))):
+            raise CallInterrupted("the model call was stopped")
+        if pause_s >= left_s:
+            raise ModelError(ErrorClass.TIMEOUT, f"{self.name}: no whole answer within {limits.call_s:g} s")
+
+    def _give_up(self, started: Started) -> None:
+        try:
+            self.interrupt(started)
+        except ModelError as error:
+            log.warning("model.not_interrupted", extra={"provider": self.name, "error": error.error.value})
+
+
+def _lost(error: ModelError, kind: ErrorClass) -> AnswerLost:
+    return AnswerLost(
+        kind,
+        str(error),
+        retry_after_s=error.retry_after_s,
+        status=error.status,
+        request_id=error.request_id,
+        usage=error.usage,
+    )
+
+
+def _ignore(response: httpx2.Response, _decoder: Decoder, _watch: CallWatch) -> None:
+    response.read()
+
+
+def _asked_pause_s(response: httpx2.Response) -> float | None:
+    """How long the provider asks to be left alone: the SDK heeds the same header where it polls."""
+    try:
+        milliseconds = float(response.headers.get("openai-poll-after-ms", ""))
+    except ValueError:
+        return None
+    return milliseconds / 1000 if math.isfinite(milliseconds) and milliseconds > 0 else None

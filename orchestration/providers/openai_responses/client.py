@@ -1,0 +1,62 @@
+"""A ModelClient for OpenAI Responses, through the openai SDK; see openai_chat.client for what the SDK is left."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import cast
+from urllib.parse import quote
+
+import httpx2
+import openai
+
+from orchestration.providers.client import Dialect, http_client
+from orchestration.providers.openai_responses.background import ResponsesClient, Shelf
+from orchestration.providers.openai_responses.decoding import ResponsesDecoder
+from orchestration.providers.openai_responses.encoding import ResponsesEncoder
+from orchestration.providers.settings import ProviderSettings
+
+NO_KEY = "none"
+
+
+def connect(settings: ProviderSettings, keys: tuple[str, ...]) -> ResponsesClient:
+    """The client of one provider; `keys` are the real ones, the first is used."""
+    http = http_client()
+    sdk = openai.OpenAI(
+        api_key=keys[0] if keys else NO_KEY,
+        base_url=settings.base_url,
+        max_retries=0,
+        timeout=None,
+        http_client=http,
+    )
+    encoder = ResponsesEncoder(settings.name, settings.extra_body)
+    dialect = Dialect(
+        encode=encoder,
+        decoder=partial(ResponsesDecoder, settings.name),
+        post=partial(_post, sdk),
+        sdk_error=openai.OpenAIError,
+    )
+    shelf = Shelf(get=partial(_get, sdk), cancel=partial(_cancel, sdk))
+    return ResponsesClient(settings.name, dialect, http, keys, shelf=shelf, is_background=encoder.is_background)
+
+
+def _post(sdk: openai.OpenAI, body: bytes) -> httpx2.Response:
+    answer: object = sdk.post(
+        "/responses", cast_to=httpx2.Response, content=body, stream=True, stream_cls=openai.Stream[object]
+    )
+    return cast("httpx2.Response", answer)
+
+
+def _get(sdk: openai.OpenAI, response_id: str) -> httpx2.Response:
+    answer: object = sdk.get(_path(response_id), cast_to=httpx2.Response, stream=True, stream_cls=openai.Stream[object])
+    return cast("httpx2.Response", answer)
+
+
+def _cancel(sdk: openai.OpenAI, response_id: str) -> httpx2.Response:
+    answer: object = sdk.post(
+        f"{_path(response_id)}/cancel", cast_to=httpx2.Response, stream=True, stream_cls=openai.Stream[object]
+    )
+    return cast("httpx2.Response", answer)
+
+
+def _path(response_id: str) -> str:
+    return f"/responses/{quote(response_id, safe='')}"
