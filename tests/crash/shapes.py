@@ -106,6 +106,12 @@ SHAPES = (
         faults=(THROTTLED, None, THROTTLED),
     ),
     Shape(
+        "a fallback to another model",
+        plain(asks(("send", "{}")), says("Done.")),
+        settings={"fallbacks": ("other:small",)},
+        faults=(SERVER_ERROR, None, ModelError(ErrorClass.AUTH, "401")),
+    ),
+    Shape(
         "slices of one step",
         plain(asks(("send", "{}"), ("look", "{}")), says("Done.")),
         runtime={"slice_": timedelta(0)},

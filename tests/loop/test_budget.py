@@ -9,7 +9,7 @@ import pytest
 
 from orchestration import history
 from orchestration.errors import CallInterrupted, ErrorClass, ModelError
-from orchestration.ports import ModelRequest, Reply, StopSignal
+from orchestration.ports import Finish, ModelRequest, Reply, StopSignal
 from persistence import submission
 from persistence.records.agent import Grace
 from persistence.records.message import Origin
@@ -20,6 +20,37 @@ from tests.support.workbench import Bench
 
 def calls(count: int) -> list[Reply]:
     return [asks(("note", f'{{"text":"{n}"}}'), tag=f"i{n}-") for n in range(1, count + 1)]
+
+
+def test_a_turn_that_lost_its_workers_may_lose_as_many_again_after_a_resume(bench: Bench) -> None:
+    def poison(_request: ModelRequest, _stop: StopSignal) -> Reply:
+        raise KeyboardInterrupt
+
+    def lost(turn_id: UUID) -> None:
+        bench.script(poison)
+        with pytest.raises(KeyboardInterrupt):
+            bench.run(turn_id)
+        bench.kill_owner(turn_id)
+
+    turn_id = bench.submit(max_crashes=1)
+    lost(turn_id)
+    assert bench.run(turn_id).exit_reason is ExitReason.WORKER_LOST
+
+    resume(bench, turn_id)
+    assert bench.view(turn_id).crash_count == 0
+    bench.script(says("Done."))
+    assert bench.run(turn_id).exit_reason is ExitReason.FINAL_ANSWER
+
+
+def test_a_turn_that_passed_its_deadline_has_as_long_again_after_a_resume(bench: Bench) -> None:
+    bench.script(says("Done."))
+    turn_id = bench.submit(deadline_s=3600)
+    bench.database.rows("UPDATE turns SET deadline = now() WHERE id = %(id)s", {"id": turn_id})
+    assert bench.run(turn_id).exit_reason is ExitReason.DEADLINE
+
+    resume(bench, turn_id)
+
+    assert bench.run(turn_id).exit_reason is ExitReason.FINAL_ANSWER
 
 
 def resume(bench: Bench, turn_id: UUID, **raised: Any) -> None:
@@ -152,12 +183,16 @@ def test_a_turn_stopped_in_its_grace_call_still_has_it_after_a_resume(bench: Ben
         ([asks(("fly", "{}"), tag=f"f{n}") for n in range(3)], {}, {}, ExitReason.INVALID_TOOL_CALL),
         (calls(9), {"max_tokens_total": 20}, {"tokens": 1000}, ExitReason.TOKEN_CAP),
         ([asks(("look", "{}"))], {"iterations": 1, "grace": Grace.OFF}, {"iterations": 5}, ExitReason.BUDGET_EXHAUSTED),
+        ([says("Once upon a ti", finish=Finish.LENGTH)], {}, {}, ExitReason.OUTPUT_TRUNCATED),
+        ([says("I cannot.", finish=Finish.REFUSAL)], {}, {}, ExitReason.REFUSED),
+        ([ZeroDivisionError("a fault of ours")], {}, {}, ExitReason.INTERNAL_ERROR),
+        ([asks(("look", "{}")), says("so far")], {"iterations": 1}, {"iterations": 5}, ExitReason.BUDGET_EXHAUSTED),
     ],
-    ids=["empty", "failed", "invalid", "tokens", "iterations"],
+    ids=["empty", "failed", "invalid", "tokens", "iterations", "truncated", "refused", "fault", "grace"],
 )
 def test_every_ending_can_be_resumed_to_a_final_answer(
     bench: Bench,
-    replies: list[Reply | ModelError],
+    replies: list[Reply | Exception],
     settings: dict[str, Any],
     raised: dict[str, int],
     exit_reason: ExitReason,

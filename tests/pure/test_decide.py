@@ -16,6 +16,7 @@ from orchestration.steps import (
     Backoff,
     CallModel,
     End,
+    FallBack,
     GiveUpWorker,
     HandBack,
     RunTools,
@@ -220,6 +221,23 @@ def test_attempts_end_where_the_settings_say() -> None:
 def test_an_error_that_another_attempt_cannot_cure_ends_at_once() -> None:
     assert ends_as(ExitReason.PROVIDER_FAILED)(decide(failed(ErrorClass.AUTH), CALM))
     assert ends_as(ExitReason.CONTEXT_OVERFLOW)(decide(failed(ErrorClass.CONTEXT_OVERFLOW), CALM))
+
+
+CHAIN = ("second:model", "third:model")
+
+
+def test_where_a_model_cannot_help_the_next_of_its_chain_is_asked() -> None:
+    t = failed(ErrorClass.AUTH, fallbacks=CHAIN)
+
+    assert decide(t, CALM) == FallBack(1)
+    assert decide(with_counters(t, model_index=1), CALM) == FallBack(2)
+    assert ends_as(ExitReason.PROVIDER_FAILED)(decide(with_counters(t, model_index=2), CALM))
+    assert decide(turn(fallbacks=CHAIN, counters=Counters(model_index=2)), CALM) == CallModel("third:model")
+
+
+def test_a_model_has_its_attempts_before_the_next_is_asked() -> None:
+    assert isinstance(decide(failed(ErrorClass.SERVER_ERROR, 2, fallbacks=CHAIN), CALM), Backoff)
+    assert decide(failed(ErrorClass.SERVER_ERROR, 3, fallbacks=CHAIN), CALM) == FallBack(1)
 
 
 def test_a_grace_call_that_cannot_be_had_ends_the_turn_as_out_of_budget() -> None:

@@ -10,7 +10,7 @@ from persistence import leases
 from persistence.errors import LeaseLost
 from persistence.leases import Held, TakenBack
 from persistence.records.message import Effect
-from persistence.records.turn import Outcome, Turn
+from persistence.records.turn import Counters, Outcome, Turn
 from tests.store.outcomes import LEASE, answer, claim, claimed, ending, results, store
 from tests.support.workbench import Bench, in_thread
 
@@ -141,6 +141,19 @@ def test_a_turn_lost_in_a_model_call_is_counted_and_the_call_booked_with_its_cos
         turn.fencing_token,
     )
     assert bench.events(turn.id)[-1] == "turn.taken_back"
+
+
+@pytest.mark.parametrize(("model_index", "model"), [(0, "scripted"), (1, "small"), (2, "tiny")])
+def test_a_lost_call_is_booked_for_the_model_of_the_chain_that_was_asked(
+    bench: Bench, model_index: int, model: str
+) -> None:
+    turn = claimed(bench, fallbacks=("other:small", "third:tiny"))
+    turn = store(bench, turn, Outcome(Counters(model_index=model_index)))
+
+    taken_back(bench, turn)
+
+    booked = bench.everything(turn.id)["model_calls"][-1]
+    assert (booked["provider"], booked["model"]) == (("scripted", "other", "third")[model_index], model)
 
 
 @pytest.mark.parametrize("is_marked", [False, True])
