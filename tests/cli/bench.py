@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -160,19 +160,28 @@ class Place:
     def call(self, *words: str, stdin: bytes | None = None, **env: str) -> Done:
         return self.start(*words, stdin=stdin, **env).end()
 
+    @property
+    def servers(self) -> stack.Servers:
+        found = stack.find(self.home)
+        assert found is not None
+        return found
+
+    @cached_property
+    def app(self) -> Celery:
+        """Celery as another service has it."""
+        app = Celery("cli-tests", set_as_current=False)
+        app.conf.update(configuration(self.servers.redis_url))
+        return app
+
     @cached_property
     def client(self) -> Client:
         """The door of this place, for what a test needs and is not about. Its servers must run."""
-        found = stack.find(self.home)
-        assert found is not None
         settings = Settings(home=self.home, config=self.config)
-        app = Celery("cli-tests", set_as_current=False)
-        app.conf.update(configuration(found.redis_url))
         return Client(
             settings,
-            database=Database(sqlalchemy_url(found.database_url), connections=2, name="test"),
-            keys=wakes.connect(found.redis_url),
-            app=app,
+            database=Database(sqlalchemy_url(self.servers.database_url), connections=2, name="test"),
+            keys=wakes.connect(self.servers.redis_url),
+            app=self.app,
             configured=config.load(settings, {"CLI_API_KEY": API_KEY}),
         )
 
@@ -223,14 +232,26 @@ def place(folder: Path) -> Iterator[Place]:
 
 def processes_of(home: Path) -> list[str]:
     """The command lines of all processes that know this home, but those of the tests."""
+
+    def knows(process: psutil.Process, command: str) -> bool:
+        return str(home) in command or process.environ().get("PERDURE_HOME") == str(home)
+
+    return [command for command in _commands(knows) if "throwaway" not in command]
+
+
+def processes_with(variable: str, value: str) -> list[str]:
+    """The command lines of all processes with this in their environment."""
+    return _commands(lambda process, _: process.environ().get(variable) == value)
+
+
+def _commands(wanted: Callable[[psutil.Process, str], bool]) -> list[str]:
     found: list[str] = []
     for process in psutil.process_iter():
         try:
-            command = process.cmdline()
-            knows = str(home) in " ".join(command) or process.environ().get("PERDURE_HOME") == str(home)
-            is_ours = process.pid == os.getpid() or "throwaway" in " ".join(command)
-            if knows and not is_ours and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(" ".join(command))
+            command = " ".join(process.cmdline())
+            is_alive = process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE
+            if is_alive and wanted(process, command):
+                found.append(command)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return found

@@ -14,6 +14,10 @@ _SENTENCES = {
     "result.not_forgotten": "Redis still holds the old result; AsyncResult shows it until the turn ends again",
 }
 
+# C0, DEL and C1, but for tabs and line ends. Format characters stay: many scripts are not written without them.
+_STEERING = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), "\ufffd")
+del _STEERING[ord("\t")], _STEERING[ord("\n")]
+
 
 def start() -> None:
     """Show warnings as sentences. A command that is a service replaces this by its own logs."""
@@ -25,12 +29,17 @@ def start() -> None:
 
 def say(sentence: str) -> None:
     """One line on stderr, after the command's name."""
-    print(f"perdure: {printable(sentence)}", file=sys.stderr, flush=True)
+    print(f"perdure: {one_line(sentence)}", file=sys.stderr, flush=True)
 
 
 def printable(text: str) -> str:
-    """`text` without characters that would steer a terminal: names and words may come from a model."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+    """`text` without the control characters that would steer a terminal: names and words may come from a model."""
+    return text.replace("\r\n", "\n").translate(_STEERING)
+
+
+def one_line(text: str) -> str:
+    """The same, and nothing in it can look like another line."""
+    return printable(text).replace("\n", " ")
 
 
 class _Sentences(logging.Handler):

@@ -7,7 +7,7 @@ from typing import Any
 
 from persistence.events import StoredEvent
 from workers.cli import render
-from workers.cli.notices import printable
+from workers.cli.notices import one_line
 
 # Events that have no line of their own: that of their iteration tells them, or the summary of the whole turn.
 _TOLD_ELSEWHERE = frozenset({"model.answered", "tool.started", "tool.ended", "turn.submitted", "turn.ended"})
@@ -37,11 +37,11 @@ class Iteration:
     def of(cls, payload: dict[str, Any]) -> Iteration:
         return cls(
             n=payload.get("iteration", 0),
-            model=printable(payload.get("model", "?")),
+            model=one_line(payload.get("model", "?")),
             latency_s=payload.get("latency_s"),
             input_tokens=payload.get("input_tokens"),
             output_tokens=payload.get("output_tokens"),
-            tools=[ToolLine(printable(name)) for name in payload.get("tools") or ()],
+            tools=[ToolLine(one_line(name)) for name in payload.get("tools") or ()],
         )
 
     @property
@@ -56,7 +56,7 @@ class Iteration:
     def close(self, payload: dict[str, Any]) -> None:
         """One of its calls has ended."""
         for tool in self.tools:
-            if tool.name == printable(payload.get("name", "")) and tool.status is None:
+            if tool.name == one_line(payload.get("name", "")) and tool.status is None:
                 tool.status, tool.duration_s = payload.get("status", "?"), payload.get("duration_s")
                 return
 

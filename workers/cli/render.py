@@ -9,7 +9,7 @@ from typing import Any
 from persistence.events import StoredEvent
 from persistence.records.message import Block, Call, Image, Opaque, Result, Text, Thinking
 from persistence.views import MessageView, TurnView, WorkerView
-from workers.cli.notices import printable
+from workers.cli.notices import one_line, printable
 
 Payload = Mapping[str, Any]
 
@@ -21,8 +21,8 @@ def line(event: StoredEvent) -> str:
 
 def sentence(event: StoredEvent) -> str:
     """What happened, in a few words. An event that this version does not know is told by its name and fields."""
-    tell = _SENTENCES.get(event.type, None)
-    return printable(tell(event.payload) if tell else f"{event.type} {_fields(event.payload)}".rstrip())
+    tell = _SENTENCES.get(event.type)
+    return one_line(tell(event.payload) if tell else f"{event.type} {_fields(event.payload)}".rstrip())
 
 
 def tokens(used: int | None, made: int | None) -> str:

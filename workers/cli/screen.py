@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
 from persistence.events import StoredEvent
 from workers.cli import render
-from workers.cli.notices import printable
+from workers.cli.notices import one_line
 from workers.cli.progress import Iteration, Progress
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class PlainScreen:
         print(render.line(event), file=self._stream, flush=True)
 
     def say(self, sentence: str) -> None:
-        print(f"perdure: {printable(sentence)}", file=self._stream, flush=True)
+        print(f"perdure: {one_line(sentence)}", file=self._stream, flush=True)
 
 
 class LiveScreen:
@@ -97,7 +97,7 @@ class LiveScreen:
     def say(self, sentence: str) -> None:
         from rich.text import Text
 
-        self._live.console.print(Text(f"perdure: {printable(sentence)}", style="yellow"))
+        self._live.console.print(Text(f"perdure: {one_line(sentence)}", style="yellow"))
 
     def _now(self) -> Text:
         from rich.text import Text

@@ -1,0 +1,143 @@
+"""What a turn's events say to people: iterations as they become final, what goes on now, one line an event."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any
+
+import pytest
+
+from persistence.events import StoredEvent
+from workers.cli import notices, render
+from workers.cli.following import has_ended_after
+from workers.cli.progress import Iteration, Progress
+
+_seq = count(1)
+
+
+def event(kind: str, **payload: Any) -> StoredEvent:
+    return StoredEvent(next(_seq), datetime(2026, 5, 1, 12, tzinfo=UTC), kind, payload)
+
+
+def answered(n: int, *tools: str) -> StoredEvent:
+    return event(
+        "model.answered",
+        iteration=n,
+        model="main:some-model",
+        tools=list(tools),
+        input_tokens=10,
+        output_tokens=5,
+        latency_s=1.5,
+    )
+
+
+def ended(name: str, status: str = "succeeded", duration_s: float | None = 0.5) -> StoredEvent:
+    return event("tool.ended", call_id="c", name=name, status=status, duration_s=duration_s)
+
+
+def test_an_iteration_is_final_when_the_last_of_its_calls_has_ended() -> None:
+    progress = Progress()
+    assert progress.take(answered(1, "read", "read", "add")) == []
+    assert progress.doing == "iteration 1: read, read, add"
+    assert progress.take(ended("read")) == []
+    assert progress.take(ended("add", "failed", 2.0)) == []
+    assert progress.doing == "iteration 1: read"
+
+    (final,) = progress.take(ended("read"))
+
+    assert isinstance(final, Iteration)
+    assert [(t.name, t.status) for t in final.tools] == [
+        ("read", "succeeded"),
+        ("read", "succeeded"),
+        ("add", "failed"),
+    ]
+    assert final.duration_s == 3.5
+    assert progress.doing == "iteration 2: thinking"
+
+
+def test_an_answer_without_calls_is_final_at_once() -> None:
+    (final,) = Progress().take(answered(4))
+
+    assert isinstance(final, Iteration)
+    assert (final.n, final.tools) == (4, [])
+
+
+def test_an_iteration_whose_calls_could_not_run_is_final_when_something_else_follows() -> None:
+    progress = Progress()
+    progress.take(answered(1, "nonsense"))
+
+    final = progress.take(answered(2, "read"))
+
+    assert [i.n for i in final if isinstance(i, Iteration)] == [1]
+    assert progress.doing == "iteration 2: read"
+
+
+def test_a_lost_worker_is_told_between_the_iterations() -> None:
+    progress = Progress()
+    progress.take(answered(1, "read"))
+
+    final = progress.take(event("turn.taken_back", worker="w", crash_count=1))
+
+    assert isinstance(final[0], Iteration)
+    assert final[1] == "its worker was lost; another one goes on from the last checkpoint"
+    assert progress.doing == "waiting for a worker"
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (event("turn.submitted", agent="default"), "submitted to agent default"),
+        (event("turn.claimed", fencing_token=3), "carried by a worker (fencing token 3)"),
+        (
+            event("turn.waiting", **{"for": "retry", "resume_in_s": 75.0}),
+            "waits for retry of 1 min 15 s; no worker is held",
+        ),
+        (answered(2, "read", "add"), "iteration 2: main:some-model asks for read, add (1.5 s, 10 → 5 tokens)"),
+        (answered(3), "iteration 3: main:some-model answers (1.5 s, 10 → 5 tokens)"),
+        (
+            event("model.failed", provider="main", model="m", error="rate_limit", status=429, attempt=2),
+            "attempt 2 at main:m failed: rate_limit with status 429",
+        ),
+        (
+            event("model.failed", error="unfit_worker", worker="w", why="No tool"),
+            "this worker cannot go on: No tool",
+        ),
+        (ended("add", "timed_out", None), "  add timed_out (–)"),
+        (event("steer.not_delivered", n=2), "steer 2 came too late"),
+        (event("turn.ended", status="failed", exit_reason="refused"), "failed: refused"),
+        (event("something.new", a=1, b="x"), "something.new a=1 b=x"),
+    ],
+)
+def test_each_event_is_told_in_a_few_words(told: StoredEvent, said: str) -> None:
+    assert render.sentence(told) == said
+
+
+@pytest.mark.parametrize(
+    ("duration_s", "said"),
+    [(None, "–"), (0.0042, "4 ms"), (0.52, "0.5 s"), (59.94, "59.9 s"), (61, "1 min 01 s"), (7384, "2 h 03 min")],
+)
+def test_durations_are_told_in_the_unit_that_fits(duration_s: float | None, said: str) -> None:
+    assert render.seconds(duration_s) == said
+
+
+def test_words_of_a_model_cannot_steer_the_terminal() -> None:
+    told = render.sentence(ended("evil\x1b[2J\r\nname\x9b1m"))
+
+    assert told == "  evil\ufffd[2J name\ufffd1m succeeded (0.5 s)"
+
+
+def test_what_scripts_are_written_with_is_left_as_it_is() -> None:
+    text = "می‌خواهم 👩‍🔬 12\u202f000\u00a0€\n\tend"
+
+    assert notices.printable(text) == text
+
+
+def test_a_turn_has_ended_until_it_is_resumed_whatever_else_its_ending_told() -> None:
+    state = False
+    states: list[bool] = []
+    for kind in ("turn.claimed", "turn.ended", "steer.not_delivered", "turn.resumed", "turn.claimed", "turn.ended"):
+        state = has_ended_after(event(kind), state)
+        states.append(state)
+
+    assert states == [False, True, True, False, False, True]
