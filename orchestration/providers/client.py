@@ -13,6 +13,7 @@ import httpx2
 from orchestration.errors import CallInterrupted
 from orchestration.ports import ModelRequest, Reply, StopSignal, TimeLimits
 from orchestration.providers.connections.backend import watch_connections
+from orchestration.providers.connections.shards import ShardedClient
 from orchestration.providers.connections.watch import CallWatch
 from orchestration.providers.failures import Malformed, Reported, Translator, request_id
 from orchestration.providers.wire.decoding import Decoder
@@ -129,4 +130,4 @@ def http_client() -> httpx2.Client:
     limits = httpx2.Limits(
         max_connections=None, max_keepalive_connections=IDLE_CONNECTIONS, keepalive_expiry=IDLE_CONNECTION_S
     )
-    return watch_connections(httpx2.Client(limits=limits, timeout=None, follow_redirects=True))
+    return watch_connections(ShardedClient(limits=limits, follow_redirects=True))

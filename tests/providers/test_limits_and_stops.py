@@ -350,7 +350,7 @@ def test_a_stop_touches_no_other_call_of_the_same_client(api: Api) -> None:
         peer.send(whole(api, "Still here"))
 
     with serving(script) as server, client(api, server.url) as asked, ThreadPoolExecutor(1) as pool:
-        ask(asked, stop=first)
+        pool.submit(ask, asked, stop=first).result(PATIENCE_S)
         running = pool.submit(ask, asked, stop=second)
         assert in_second.wait(PATIENCE_S)
         first.set()

@@ -11,7 +11,7 @@ import select
 import socket
 import ssl
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any, TypeAlias, cast
 
@@ -19,6 +19,7 @@ import httpcore2
 import httpx2
 
 from orchestration.providers.connections.look_up import look_up
+from orchestration.providers.connections.shards import ShardedTransport
 from orchestration.providers.connections.watch import CallWatch, watching
 
 SocketOption: TypeAlias = tuple[int, int, int] | tuple[int, int, bytes | bytearray] | tuple[int, int, None, int]
@@ -34,14 +35,20 @@ _KEEP_ALIVE: list[tuple[int, int, int]] = [(socket.SOL_SOCKET, socket.SO_KEEPALI
 def watch_connections(client: httpx2.Client) -> httpx2.Client:
     """`client`, whose new connections (through proxies, too) keep the limits of the call that is being made."""
     backend = WatchedBackend()
-    for transport in (client._transport, *client._mounts.values()):  # pyright: ignore[reportPrivateUsage]
-        if not isinstance(transport, httpx2.HTTPTransport):
-            continue  # None: what the environment excludes from its proxy goes through the default transport
+    for transport in _transports(client):
         pool = transport._pool  # pyright: ignore[reportPrivateUsage]
         if not hasattr(pool, "_network_backend"):
             raise TypeError("this version of httpcore2 keeps its network backend elsewhere")
         pool._network_backend = backend  # pyright: ignore[reportPrivateUsage]
     return client
+
+
+def _transports(client: httpx2.Client) -> Iterator[httpx2.HTTPTransport]:
+    for transport in (client._transport, *client._mounts.values()):  # pyright: ignore[reportPrivateUsage]
+        # None: what the environment excludes from its proxy goes through the default transport.
+        for shard in transport.shards if isinstance(transport, ShardedTransport) else (transport,):
+            if isinstance(shard, httpx2.HTTPTransport):
+                yield shard
 
 
 class WatchedBackend(httpcore2.NetworkBackend):
