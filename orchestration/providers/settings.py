@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from orchestration.errors import ConfigError
+from persistence.records.usage import Usage
 
 ENV_REFERENCE = "env:"
 
@@ -65,12 +66,22 @@ class ProviderSettings:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a model costs, by kind of token. None: what that kind costs is not known."""
+    """What a model costs, by kind of token. None: that kind costs what other input costs. Reasoning is output."""
 
     input_usd_per_million: Decimal
     output_usd_per_million: Decimal
     cache_read_usd_per_million: Decimal | None = None
     cache_write_usd_per_million: Decimal | None = None
+
+    def of(self, usage: Usage) -> Decimal:
+        """What `usage` costs, in dollars."""
+        read, written = self.cache_read_usd_per_million, self.cache_write_usd_per_million
+        return (
+            usage.input_tokens * self.input_usd_per_million
+            + usage.cache_read_tokens * (self.input_usd_per_million if read is None else read)
+            + usage.cache_write_tokens * (self.input_usd_per_million if written is None else written)
+            + usage.output_tokens * self.output_usd_per_million
+        ) / 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
