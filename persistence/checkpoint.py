@@ -9,6 +9,7 @@ from typing import Any
 from persistence.checkpoint_statement import Shape, statement
 from persistence.database import Database, Row
 from persistence.errors import InboxGrew, LeaseLost
+from persistence.records.compression import Compression
 from persistence.records.message import Json, Message, Origin, Role, block_to_json, content_from_json, dumps
 from persistence.records.turn import CallState, ClosedCall, ModelCall, News, Outcome, Turn
 
@@ -91,6 +92,8 @@ def _row_params(outcome: Outcome) -> Params:
         params["closed"] = dumps([_closed_row(c) for c in outcome.closed])
     if outcome.model_call is not None:
         params["model_call"] = dumps(_model_call_row(outcome.model_call))
+    if outcome.compression is not None:
+        params["compression"] = dumps(_compression_row(outcome.compression))
     return params
 
 
@@ -139,6 +142,15 @@ def _model_call_row(call: ModelCall) -> Json:
         "reasoning": used and used.reasoning_tokens,
         "latency_s": call.latency_s,
         "request_id": call.request_id,
+    }
+
+
+def _compression_row(compression: Compression) -> Json:
+    return {
+        "n": compression.n,
+        "from_seq": compression.from_seq,
+        "to_seq": compression.to_seq,
+        "summary": compression.to_json(),
     }
 
 

@@ -120,6 +120,12 @@ _MODEL_CALL = """model_call AS (
       cache_write bigint, reasoning bigint, latency_s float, request_id text)
 )"""
 
+_COMPRESSION = """compression AS (
+  INSERT INTO compressions (session_id, n, turn_id, from_seq, to_seq, summary)
+  SELECT held.session_id, c.n, held.id, c.from_seq, c.to_seq, c.summary
+  FROM held, json_to_record(%(compression)s::json) AS c (n int, from_seq bigint, to_seq bigint, summary json)
+)"""
+
 # Whoever ended the turn has the first go at the delivery; the sender comes after it.
 _DELIVERY = """delivery AS (
   INSERT INTO deliveries (turn_id, resumes, kind, next_at) SELECT held.id, held.resumes, 'celery_result', now() + interval '2 seconds' FROM held
@@ -142,6 +148,7 @@ class Shape:
     started: bool
     closed: bool
     model_call: bool
+    compression: bool
     events: bool
 
     @classmethod
@@ -156,6 +163,7 @@ class Shape:
             bool(outcome.started),
             bool(outcome.closed),
             outcome.model_call is not None,
+            outcome.compression is not None,
             bool(outcome.events),
         )
 
@@ -184,6 +192,7 @@ def statement(shape: Shape) -> str:
         (shape.started, _STARTED),
         (shape.closed, _CLOSED),
         (shape.model_call, _MODEL_CALL),
+        (shape.compression, _COMPRESSION),
         (shape.events, _EVENTS),
         (shape.ends, _DELIVERY),
     )

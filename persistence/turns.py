@@ -14,6 +14,7 @@ from psycopg.errors import UniqueViolation
 from persistence.database import Database, Row
 from persistence.errors import LeaseHeld, LeaseLost, NotFound
 from persistence.records.agent import AgentSettings
+from persistence.records.compression import Compression, Weight
 from persistence.records.message import CallStatus, Effect, Message, Origin, Role, content_from_json
 from persistence.records.turn import CallState, Counters, ExitReason, Turn, TurnStatus
 from persistence.records.usage import Usage
@@ -34,7 +35,8 @@ WITH claimed AS (
       THEN now() + (SELECT make_interval(secs => (settings ->> 'deadline_s')::float) FROM agents a WHERE a.id = t.agent_id)
       ELSE deadline END,
     started_at = coalesce(started_at, now()), event_seq = event_seq + 1
-  WHERE id = %(id)s AND {CLAIMABLE} AND (NOT is_suspect OR %(alone)s)
+  WHERE id = %(id)s AND ({CLAIMABLE} OR %(again)s AND status = 'running' AND worker = %(worker)s)
+    AND (NOT is_suspect OR %(alone)s)
     AND EXISTS (SELECT FROM sessions s WHERE s.id = t.session_id
       AND (s.workspace_id IS NULL OR s.workspace_id = %(workspace)s::text))
   RETURNING *
@@ -64,9 +66,22 @@ SELECT t.id, t.session_id, t.tenant_id, t.queue, t.status, t.exit_reason, t.fenc
 FROM turns t JOIN sessions s ON s.id = t.session_id JOIN agents a ON a.id = t.agent_id
 WHERE t.id = %(id)s"""
 
+_COMPRESSION = """
+SELECT n, turn_id, from_seq, to_seq, summary FROM compressions WHERE session_id = %(session_id)s ORDER BY n DESC LIMIT 1"""
+
 _MESSAGES = """
 SELECT seq, turn_id, iteration, role, origin, content, wire FROM messages
-WHERE session_id = %(session_id)s ORDER BY seq"""
+WHERE session_id = %(session_id)s AND NOT seq BETWEEN %(from_seq)s AND %(to_seq)s ORDER BY seq"""
+
+# An id is taken for good: the record of calls is kept by it, and a provider may see the call again after a fork.
+_HIDDEN_CALLS = """
+SELECT block ->> 'id' AS call_id FROM messages, json_array_elements(content) block
+WHERE session_id = %(session_id)s AND seq BETWEEN %(from_seq)s AND %(to_seq)s AND role = 'assistant'
+  AND block ->> 'type' = 'tool_call'"""
+
+_ANSWERED = """
+SELECT input_tokens + cache_read_tokens + cache_write_tokens AS tokens FROM model_calls
+WHERE turn_id = %(turn_id)s AND iteration = %(iteration)s AND error IS NULL"""
 
 _CALLS = """
 SELECT call_id, n, name, effect, is_parallel, status, started_token, result FROM tool_calls
@@ -82,12 +97,14 @@ def claim(
     slice_: timedelta,
     alone: bool = False,
     workspace_id: str | None = None,
+    again: bool = False,
 ) -> Turn:
     """Take a queued turn for this worker and load it. A claim makes every older lease stale.
 
     The first claim appends the request to the session's messages. `alone` also takes a suspect (a turn that was taken
     back in the middle of a tool call), which only a process that carries nothing else may do. `workspace_id` names the
-    worker's workspace root: a session stays with the root that it began in.
+    worker's workspace root: a session stays with the root that it began in. `again` also takes what a claim of this
+    very worker has taken whose answer was lost; nobody else in the process may be at that turn.
 
     Raises LeaseHeld when the turn is not queued, is not its session's next, is a suspect and we are not alone, or has
     its files elsewhere;
@@ -100,6 +117,7 @@ def claim(
         "slice": slice_,
         "alone": alone,
         "workspace": workspace_id,
+        "again": again,
     }
     try:
         row = database.one_or_none(_CLAIM, params)
@@ -118,7 +136,8 @@ def load(database: Database, turn_id: UUID) -> Turn:
     row = database.one_or_none(_ROW, {"id": turn_id})
     if row is None:
         raise NotFound(f"there is no turn {turn_id}; `perdure list` shows those that exist")
-    messages = tuple(to_message(m) for m in database.rows(_MESSAGES, {"session_id": row["session_id"]}))
+    compression = _compression(database, row["session_id"])
+    messages, hidden_call_ids = _seen(database, row["session_id"], compression)
     return Turn(
         id=row["id"],
         session_id=row["session_id"],
@@ -146,6 +165,9 @@ def load(database: Database, turn_id: UUID) -> Turn:
         calls=_open_calls(database, row["id"], messages),
         crash_count=row["crash_count"],
         claimed_position=row["position"],
+        compression=compression,
+        hidden_call_ids=hidden_call_ids,
+        weight=_weight(database, messages),
     )
 
 
@@ -159,6 +181,33 @@ def to_message(row: Row) -> Message:
         content=content_from_json(row["content"]),
         wire=row["wire"],
     )
+
+
+def _compression(database: Database, session_id: UUID) -> Compression | None:
+    row = database.one_or_none(_COMPRESSION, {"session_id": session_id})
+    if row is None:
+        return None
+    return Compression.from_json(row["n"], row["turn_id"], row["from_seq"], row["to_seq"], row["summary"])
+
+
+def _seen(
+    database: Database, session_id: UUID, compression: Compression | None
+) -> tuple[tuple[Message, ...], frozenset[str]]:
+    """The messages as the model sees them, and the ids of the calls in those that it does not see."""
+    if compression is None:
+        rows = database.rows(_MESSAGES, {"session_id": session_id, "from_seq": 1, "to_seq": 0})
+        return tuple(to_message(m) for m in rows), frozenset()
+    params = {"session_id": session_id, "from_seq": compression.from_seq, "to_seq": compression.to_seq}
+    messages = compression.applied_to(to_message(m) for m in database.rows(_MESSAGES, params))
+    return messages, frozenset(r["call_id"] for r in database.rows(_HIDDEN_CALLS, params))
+
+
+def _weight(database: Database, messages: Sequence[Message]) -> Weight | None:
+    answer = next((m for m in reversed(messages) if m.role is Role.ASSISTANT), None)
+    if answer is None:
+        return None
+    row = database.one_or_none(_ANSWERED, {"turn_id": answer.turn_id, "iteration": answer.iteration})
+    return Weight(answer.seq - 1, row["tokens"]) if row and row["tokens"] is not None else None
 
 
 def usage_of(row: Row) -> Usage:

@@ -139,6 +139,22 @@ class Message:
     def text(self) -> str:
         return "".join(b.text for b in self.content if isinstance(b, Text))
 
+    @property
+    def sent(self) -> tuple[Block, ...]:
+        """The blocks as they are sent: `wire` holds them where they differ from what is shown."""
+        if self.wire and "content" in self.wire:
+            return content_from_json(self.wire["content"])
+        return self.content
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A place of a stored message in which a pattern was found, with some words around it."""
+
+    seq: int
+    role: Role
+    excerpt: str
+
 
 _encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 

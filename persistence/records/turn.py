@@ -10,7 +10,8 @@ from typing import Any
 from uuid import UUID
 
 from persistence.records.agent import AgentSettings
-from persistence.records.message import CallStatus, Effect, Message
+from persistence.records.compression import Compression, Weight
+from persistence.records.message import CallStatus, Effect, Message, Role
 from persistence.records.usage import Usage
 
 
@@ -153,7 +154,10 @@ class ClosedCall:
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """One attempt of one model request, for the record. `error` is None for an answer, `usage` None when unknown."""
+    """One attempt of one model request, for the record. `error` is None for an answer, `usage` None when unknown.
+
+    `iteration` is 0 for a call beside the iterations, such as that for a summary.
+    """
 
     provider: str
     model: str
@@ -204,6 +208,7 @@ class Outcome:
     closed: tuple[ClosedCall, ...] = ()
     model_call: ModelCall | None = None
     events: tuple[Event, ...] = ()
+    compression: Compression | None = None
     takes_inbox: bool = False
     rests: bool = False
     ending: Ending | None = None
@@ -231,7 +236,11 @@ class News:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A turn as its owner holds it: the row, the history that the model sees, and the calls that still need an answer."""
+    """A turn as its owner holds it: the row, the history that the model sees, and the calls that still need an answer.
+
+    `compression` is the newest of the session; `hidden_call_ids` are those of the calls that it hides. `weight` is that
+    of the newest answer's request, None where its provider did not count.
+    """
 
     id: UUID
     session_id: UUID
@@ -260,6 +269,9 @@ class Turn:
     has_rested: bool = False
     claimed_position: int = 0
     crash_count: int = 0
+    compression: Compression | None = None
+    hidden_call_ids: frozenset[str] = frozenset()
+    weight: Weight | None = None
 
     @property
     def is_ours_to_move(self) -> bool:
@@ -292,6 +304,11 @@ class Turn:
         elif outcome.hands_back:
             status = TurnStatus.QUEUED
         used = outcome.model_call.usage if outcome.model_call and outcome.model_call.usage else Usage()
+        seen = (*self.messages, *stored, *news.taken)
+        hidden = self.hidden_call_ids
+        if outcome.compression is not None:
+            hidden |= {c.id for m in seen if outcome.compression.hides(m) for c in m.calls}
+            seen = outcome.compression.applied_to(seen)
         return replace(
             self,
             status=status,
@@ -306,9 +323,12 @@ class Turn:
             is_interrupted=news.is_interrupted or self.is_interrupted,
             is_slice_over=news.is_slice_over,
             is_past_deadline=news.is_past_deadline,
-            messages=(*self.messages, *stored, *news.taken),
+            messages=seen,
             calls=self._calls_after(outcome),
             has_rested=False,
+            compression=outcome.compression or self.compression,
+            hidden_call_ids=hidden,
+            weight=_weight_after(stored, outcome.model_call, self.weight),
         )
 
     def rested(self) -> Turn:
@@ -318,7 +338,7 @@ class Turn:
     def _calls_after(self, outcome: Outcome) -> tuple[CallState, ...]:
         if outcome.opened:
             return outcome.opened
-        if any(m.role == "tool" for m in outcome.messages):
+        if any(m.role is Role.TOOL for m in outcome.messages):
             return ()
         closed = {c.call_id: c for c in outcome.closed}
         return tuple(
@@ -329,3 +349,11 @@ class Turn:
             else c
             for c in self.calls
         )
+
+
+def _weight_after(stored: tuple[Message, ...], call: ModelCall | None, before: Weight | None) -> Weight | None:
+    """What the request of the newest answer weighed, which is among `stored` or was there before."""
+    answer = next((m for m in reversed(stored) if m.role is Role.ASSISTANT), None)
+    if answer is None or call is None:
+        return before
+    return Weight(answer.seq - 1, call.usage.input_total) if call.usage else None

@@ -28,3 +28,8 @@ class Usage:
     def total(self) -> int:
         """Every token that was billed, whatever its price."""
         return self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens
+
+    @property
+    def input_total(self) -> int:
+        """The size of the request."""
+        return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
