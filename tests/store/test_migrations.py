@@ -118,3 +118,14 @@ def test_a_server_that_is_not_there_is_named_in_one_sentence() -> None:
         with pytest.raises(DatabaseUnavailable, match="Postgres cannot be reached") as caught:
             attempt(nowhere)
         assert "\n" not in str(caught.value)
+
+
+def test_each_migration_has_a_way_back_to_the_one_before_it(empty_database_url: str) -> None:
+    migrate.upgrade(empty_database_url, "0001")
+    first = described(empty_database_url)
+    migrate.upgrade(empty_database_url, "0002")
+    assert described(empty_database_url) != first
+
+    migrate.downgrade(empty_database_url, "0001")
+
+    assert described(empty_database_url) == first
