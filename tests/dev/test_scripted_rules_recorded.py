@@ -12,10 +12,16 @@ from ops.dev.scripted_provider.rules import House, Refused, check, parse
 from ops.dev.scripted_provider.signatures import Signer
 
 TRAFFIC = Path(__file__).parents[3] / "shared" / "traffic"
-APIS: dict[str, Any] = {"/v1/chat/completions": "openai", "/v1/messages": "anthropic"}
+APIS: dict[str, Any] = {
+    "/v1/chat/completions": "openai",
+    "/v1/responses": "responses",
+    "/v1/messages": "anthropic",
+}
 
 # Where this server is stricter on purpose: thinking that it did not sign, and what only betas know.
-STRICTER = {"anthropic.thinking_signature", "anthropic.mid_system"}
+STRICTER = {"anthropic.thinking_signature", "anthropic.mid_system", "openai.encrypted_content"}
+# Requests that go on from what a provider keeps: their calls are not in them.
+CONTINUED = {"previous_response_id", "conversation"}
 
 
 def accepted() -> list[tuple[str, dict[str, Any]]]:
@@ -25,7 +31,7 @@ def accepted() -> list[tuple[str, dict[str, Any]]]:
         if APIS.get(exchange["request"]["path"]) is None or exchange["origin"] != "recorded":
             continue
         is_beta = "output_format" in exchange["request"]["body"]
-        if exchange["response"]["status"] < 300 and not is_beta:
+        if exchange["response"]["status"] < 300 and not is_beta and not CONTINUED & exchange["request"]["body"].keys():
             found.append((path.stem, exchange))
     return found
 

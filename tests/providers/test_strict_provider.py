@@ -15,13 +15,12 @@ from orchestration.errors import ErrorClass, ModelError
 from orchestration.ports import Finish, ModelClient, Reply
 from orchestration.providers.settings import Api
 from persistence.records.message import Call, CallStatus, Message, Result, Role, Text, Thinking
-from tests.providers.bench import ADD, ask, assistant, client, message, plain, user
+from tests.providers.bench import ADD, APIS, ask, assistant, client, message, plain, user
 from tests.support.provider import ScriptedProvider, provider, scripted_provider
 
 __all__ = ["provider"]
 
-SERVED = [Api.OPENAI_CHAT, Api.ANTHROPIC]
-both = pytest.mark.parametrize("api", SERVED)
+both = pytest.mark.parametrize("api", APIS)
 
 
 @contextmanager
@@ -39,7 +38,7 @@ def after(history: list[Message], said: Reply, status: CallStatus = CallStatus.S
 
 @both
 def test_a_long_conversation_is_never_refused(api: Api, provider: ScriptedProvider) -> None:
-    thinking = "Hm." if api is Api.ANTHROPIC else ""  # OpenAI's own chat models show none, and take none back
+    thinking = "" if api is Api.OPENAI_CHAT else "Hm."  # OpenAI's own chat models show none, and take none back
     model = provider.script(
         "long",
         [
@@ -116,9 +115,13 @@ def test_signed_thinking_stays_with_its_issuer_through_a_fallback_and_back() -> 
     assert plain(answers[-1]) == (Text("Done."),)
 
 
-@pytest.mark.parametrize(("before", "then"), list(permutations(SERVED, 2)))
+@pytest.mark.parametrize(("before", "then"), list(permutations(APIS, 2)))
 def test_each_provider_gets_its_own_options_and_no_others(before: Api, then: Api, provider: ScriptedProvider) -> None:
-    own = {Api.OPENAI_CHAT: {"parallel_tool_calls": True}, Api.ANTHROPIC: {"metadata": {"user_id": "u1"}}}
+    own = {
+        Api.OPENAI_CHAT: {"parallel_tool_calls": True},
+        Api.OPENAI_RESPONSES: {"truncation": "disabled"},
+        Api.ANTHROPIC: {"metadata": {"user_id": "u1"}},
+    }
     model = provider.script(
         "turn", [calls(("add", {"a": 1, "b": 2}), ("add", {"a": 3, "b": 4}, "call|odd id")), reply("Done.")]
     )
@@ -135,7 +138,7 @@ def test_each_provider_gets_its_own_options_and_no_others(before: Api, then: Api
     bodies = [r.body or {} for r in provider.requests()]
     for body, api in zip(bodies, (before, then), strict=True):
         assert body.items() >= own[api].items()
-        assert not any(body.keys() & own[other].keys() for other in SERVED if other is not api)
+        assert not any(body.keys() & own[other].keys() for other in APIS if other is not api)
         assert ("max_tokens" in body) is (api is Api.ANTHROPIC)
 
 
@@ -155,4 +158,4 @@ def test_tools_of_the_same_name_and_shape_are_offered_as_they_are(api: Api, prov
     (tool,) = (provider.requests()[0].body or {})["tools"]
     offered = tool["function"] if api is Api.OPENAI_CHAT else tool
     assert (offered["name"], offered["description"]) == (ADD.name, ADD.description)
-    assert offered["parameters" if api is Api.OPENAI_CHAT else "input_schema"] == ADD.parameters
+    assert offered["input_schema" if api is Api.ANTHROPIC else "parameters"] == ADD.parameters

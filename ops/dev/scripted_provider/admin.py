@@ -18,9 +18,9 @@ Route: TypeAlias = Callable[[HttpRequest, str], Json]
 
 
 class Admin:
-    """The routes beside the two APIs.
+    """The routes beside the APIs themselves.
 
-    GET    /v1/models            the scripts, as models of either API
+    GET    /v1/models            the scripts, as models of any API
     POST   /_script/NAME         register a script (see script_json); its counts start anew
     POST   /_gate/NAME           open a gate; with {"let": n} only for n requests
     DELETE /_gate/NAME           close it

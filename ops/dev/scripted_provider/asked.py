@@ -1,4 +1,4 @@
-"""A request as scripts read it: the same view of both APIs."""
+"""A request as scripts read it: the same view of every API."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias, cast
 
+from ops.dev.scripted_provider.responses_items import as_messages, items_of
+
 Json: TypeAlias = dict[str, Any]
-Api: TypeAlias = Literal["openai", "anthropic"]
+Api: TypeAlias = Literal["openai", "responses", "anthropic"]
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
 _MARK = "scripted-"
@@ -52,12 +54,16 @@ class Said:
 
 @dataclass(frozen=True)
 class Asked:
-    """One request. `attempt` counts, from 1, the requests of this conversation at this step."""
+    """One request. `attempt` counts, from 1, the requests of this conversation at this step.
+
+    `earlier` are the items of the conversation that a responses request continues by an id.
+    """
 
     api: Api
     body: Json
     raw: bytes
     attempt: int = 1
+    earlier: tuple[Json, ...] = ()
 
     @cached_property
     def model(self) -> str:
@@ -113,14 +119,13 @@ class Asked:
     def system(self) -> str:
         if self.api == "anthropic":
             return _words(self.body.get("system"))
-        return "\n".join(
-            _words(m.get("content")) for m in self._raw_messages if m.get("role") in ("system", "developer")
-        )
+        said = [_words(m.get("content")) for m in self._raw_messages if m.get("role") in ("system", "developer")]
+        return "\n".join([*([self.body["instructions"]] if self.body.get("instructions") else []), *said])
 
     @cached_property
     def messages(self) -> tuple[Said, ...]:
         """The conversation, without its system prompt."""
-        read = _read_openai if self.api == "openai" else _read_anthropic
+        read = _read_anthropic if self.api == "anthropic" else _read_openai
         return tuple(read(self._raw_messages))
 
     @property
@@ -128,8 +133,10 @@ class Asked:
         """Every result in the conversation, in order."""
         return tuple(r for m in self.messages for r in m.results)
 
-    @property
+    @cached_property
     def _raw_messages(self) -> list[Json]:
+        if self.api == "responses":
+            return as_messages([*self.earlier, *items_of(self.body)])
         return cast("list[Json]", self.body.get("messages") or [])
 
 

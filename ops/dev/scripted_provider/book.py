@@ -43,7 +43,8 @@ class Recorded:
 
     @property
     def messages(self) -> list[Json]:
-        return self.body["messages"] if self.body else []
+        """The conversation as it was sent: messages, or the items of a responses request."""
+        return self.body.get("messages", self.body.get("input")) or [] if self.body else []
 
     def finish(self) -> None:
         self.finished_s = time.monotonic() - self.monotonic

@@ -47,14 +47,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """Reasoning that is shown; on the Anthropic side it is signed, elsewhere it is `reasoning_content`."""
+    """Reasoning that is shown: signed by Anthropic's API, encrypted by OpenAI's responses, else `reasoning_content`."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Redacted:
-    """Reasoning that is not shown; exists on the Anthropic side only."""
+    """Reasoning that is not shown; chat completions have none."""
 
     secret: str
 

@@ -15,6 +15,8 @@ from ops.dev.scripted_provider.gates import Gates
 from ops.dev.scripted_provider.http import Connection, HttpRequest
 from ops.dev.scripted_provider.openai_shape import OpenAIShape
 from ops.dev.scripted_provider.player import Player
+from ops.dev.scripted_provider.responses_shape import ResponsesShape
+from ops.dev.scripted_provider.responses_store import PATH, ResponsesStore
 from ops.dev.scripted_provider.rules import House, Refused, check, check_size, parse
 from ops.dev.scripted_provider.script import Answer, Attempts, Failure, Reply, Script
 from ops.dev.scripted_provider.shape import Shape, dumps
@@ -22,6 +24,7 @@ from ops.dev.scripted_provider.signatures import Signer
 
 _ROUTES: dict[tuple[str, str], Api] = {
     ("POST", "/v1/chat/completions"): "openai",
+    ("POST", PATH): "responses",
     ("POST", "/v1/messages"): "anthropic",
 }
 
@@ -51,7 +54,13 @@ class Server:
         self._admin = Admin(self.scripts, self.book, self.gates)
         self._connections: set[Connection] = set()
         self._signer = Signer(self.options.issuer)
-        self._shapes: dict[Api, Shape] = {"openai": OpenAIShape(), "anthropic": AnthropicShape(self._signer)}
+        responses = ResponsesShape(self._signer)
+        self._responses = ResponsesStore(responses, self.gates)
+        self._shapes: dict[Api, Shape] = {
+            "openai": OpenAIShape(),
+            "responses": responses,
+            "anthropic": AnthropicShape(self._signer),
+        }
         self._listener: asyncio.Server | None = None
 
     async def listen(self, host: str = "127.0.0.1", port: int = 0) -> str:
@@ -67,6 +76,7 @@ class Server:
         """Take no more requests and drop those that are being answered."""
         if self._listener is not None:
             self._listener.close()
+        self._responses.close()
         for connection in list(self._connections):
             connection.abort()
         while self._connections:
@@ -74,25 +84,26 @@ class Server:
 
     async def handle(self, request: HttpRequest, connection: Connection) -> None:
         """Answer one request. A script that fails is told to the client and on stderr, and kept as a refusal."""
+        is_kept = request.path.startswith(f"{PATH}/")
         api = _ROUTES.get((request.method, request.path))
-        if api is None:
+        if api is None and not is_kept:
             self._admin.handle(request, connection)
             return
-        recorded = Recorded(0, api, "", "", None, None, without_keys(request.headers), None, len(request.body))
+        headers = without_keys(request.headers)
+        recorded = Recorded(0, api or "responses", "", "", None, None, headers, None, len(request.body))
         self.book.add(recorded)
         request_id = f"req_{self.book.total:08d}"
         try:
-            asked = self._read(api, request, recorded)
-            player = Player(
-                asked,
-                self._shapes[api],
-                connection,
-                recorded,
-                self.gates,
-                request_id,
-                self.options.token_delay_s,
-            )
-            await player.play(self._answer(asked, recorded))
+            if api is None:
+                recorded.script = request.path.split("/")[3]
+                self._responses.handle(request, connection)
+                recorded.answer = 200
+            else:
+                asked = self._read(api, request, recorded)
+                delay_s = self.options.token_delay_s
+                shape = self._shapes[api]
+                player = Player(asked, shape, connection, recorded, self.gates, request_id, delay_s)
+                await self._play(player, self._answer(asked, recorded))
             recorded.finish()
         except Refused as refused:
             self._refuse(refused, connection, recorded, request_id)
@@ -107,16 +118,32 @@ class Server:
     def _read(self, api: Api, request: HttpRequest, recorded: Recorded) -> Asked:
         """The request, checked by the rules of its script. Raises Refused."""
         body = parse(request.body)
-        asked = Asked(api, body, request.body)
+        earlier = self._responses.before(body) if api == "responses" else ()
+        asked = Asked(api, body, request.body, earlier=earlier)
         recorded.model, recorded.script = asked.model, asked.script
         if self.options.is_lean:
             return asked
         recorded.body = body
         script = self.scripts.get(asked.script, Script([]))
         check_size(api, request.body, script.context_limit)
-        house = House(self._signer, script.strict_alternation, script.binds_thinking)
+        knows = self._responses.knows
+        house = House(self._signer, script.strict_alternation, script.binds_thinking, earlier, knows)
         recorded.warnings = tuple(check(api, body, request.headers, house))
         return asked
+
+    async def _play(self, player: Player, answer: Answer) -> None:
+        """Give an answer; one of the responses API may be made in the background, and is kept."""
+        asked = player.asked
+        if asked.api != "responses" or not isinstance(answer, Reply):
+            await player.play(answer)
+        elif asked.body.get("background") and not asked.wants_stream:
+            await player.play(self._responses.start(asked, answer))
+        else:
+            try:
+                await player.play(answer)
+            finally:  # in the background it goes on when its client has left
+                if asked.body.get("background") or answer.broken is None:
+                    self._responses.keep(asked, answer)
 
     def _answer(self, asked: Asked, recorded: Recorded) -> Answer:
         """What this request gets: the fault whose turn it is, else the answer of its step. Raises Refused."""

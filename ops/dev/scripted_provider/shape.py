@@ -1,4 +1,4 @@
-"""What both wire shapes share: events of a stream and where they stand in it, estimated usage, JSON that always encodes."""
+"""What the wire shapes share: events of a stream and where they stand in it, estimated usage, JSON that always encodes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def where(stage: Stage, events: list[Event]) -> int:
         case "mid-args":
             return _middle(events, "args")
         case "after-last-delta":
-            return _first(events, "finish")
+            return min(_first(events, "finish"), _first(events, "end"))
         case "before-end":
             return _first(events, "end")
 

@@ -49,6 +49,18 @@ class Signer:
                     pass
         return signed
 
+    def seal(self, item_id: str, secret: str) -> str:
+        """The encrypted content of a reasoning item."""
+        return self._pack([item_id, secret], "")
+
+    def unseal(self, sealed: str) -> str | None:
+        """The id of the item that was sealed so, None if that was not done here or was changed since."""
+        try:
+            item_id, secret, stamp, mac = cast("list[Any]", json.loads(urlsafe_b64decode(sealed.encode())))
+        except (ValueError, TypeError):
+            return None
+        return item_id if stamp == self._stamp([item_id, secret]) and mac == self._mac(stamp, "") else None
+
     def read(self, signature: str, seen: str) -> Signature | str:
         """What a signature says, or why it is refused: "foreign" (not made here) or "changed" (other text)."""
         try:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ops.dev.scripted_provider.asked import Api, Json
-from ops.dev.scripted_provider.rules import anthropic_rules, openai_rules
+from ops.dev.scripted_provider.rules import anthropic_rules, openai_rules, responses_rules
 from ops.dev.scripted_provider.rules.common import Refused
 from ops.dev.scripted_provider.rules.text import parse
 from ops.dev.scripted_provider.signatures import Signer
@@ -16,17 +16,24 @@ __all__ = ["House", "Refused", "check", "check_size", "parse"]
 
 @dataclass(frozen=True, slots=True)
 class House:
-    """What differs between servers of one API: the rules of a script."""
+    """What differs between servers of one API: the rules of a script, and what a server keeps.
+
+    `earlier` are the items that a responses request continues by an id, `knows` says whether an item is kept.
+    """
 
     signer: Signer
     strict_alternation: bool = False
     binds_thinking: bool = False
+    earlier: tuple[Json, ...] = ()
+    knows: Callable[[str], bool] = lambda _: False
 
 
 def check(api: Api, body: Json, headers: Mapping[str, str], house: House) -> list[str]:
     """Raise Refused if the provider would refuse this request; returns the ids of rules that only warn."""
     if api == "openai":
         return openai_rules.check(body, headers)
+    if api == "responses":
+        return responses_rules.check(body, headers, house.signer, earlier=house.earlier, knows=house.knows)
     return anthropic_rules.check(
         body,
         headers,
@@ -41,11 +48,12 @@ def check_size(api: Api, raw: bytes, context_limit: int | None) -> None:
     tokens = len(raw) // 4
     if context_limit is None or tokens <= context_limit:
         return
-    if api == "openai":
+    param = "input" if api == "responses" else "messages"
+    if api != "anthropic":
         message = (
             f"This model's maximum context length is {context_limit} tokens. "
             f"However, your messages resulted in {tokens} tokens."
         )
-        raise Refused("context.input", message, param="messages", code="context_length_exceeded", is_limit=True)
+        raise Refused("context.input", message, param=param, code="context_length_exceeded", is_limit=True)
     message = f"prompt is too long: {tokens} tokens > {context_limit} maximum"
     raise Refused("context.input", message, is_limit=True)
