@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import signal
 import subprocess
 import sys
@@ -81,5 +82,20 @@ def test_ctrl_c_in_the_demo_interrupts_its_turn_and_leaves_nothing_behind(tmp_pa
 
     assert demo.end() == 130, demo.err
     assert "interrupted (interrupted_by_user)" in demo.err
+    assert "Traceback" not in demo.err
+    assert processes_with(MARK, demo.mark) == []
+
+
+def test_without_the_local_model_the_demo_says_what_to_install_and_exits_with_69(
+    tmp_path: Path, started: list[Demo]
+) -> None:
+    if importlib.util.find_spec("xllamacpp") is not None:
+        pytest.skip("the extra local-model is installed here")
+    demo = Demo(tmp_path, "--local-model")
+    started.append(demo)
+
+    assert demo.end() == 69, demo.err
+    assert "ops/install local-model" in demo.err
+    assert "Postgres" not in demo.out, "nothing is started in vain"
     assert "Traceback" not in demo.err
     assert processes_with(MARK, demo.mark) == []

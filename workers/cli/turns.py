@@ -11,6 +11,8 @@ from workers.cli import arguments, exits, notices
 from workers.cli.arguments import Agent, AsJson, Key, Priority, Prompt, Queue, Session, Settings, ToQueue, Turn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from persistence.submission import Submitted
     from persistence.views import TurnView
     from workers.cli.screen import Screen
@@ -36,7 +38,7 @@ def run(
     from workers.cli import connecting, screen
 
     with connecting.client() as client:
-        return watch_to_end(client, asked.submit(client), screen.choose(), as_json=as_json)
+        return watch_to_end(client, lambda: asked.submit(client), screen.choose(), as_json=as_json)
 
 
 def submit(
@@ -114,15 +116,20 @@ def resume(
     return exits.DONE
 
 
-def watch_to_end(client: Client, submitted: Submitted, screen: Screen, *, as_json: bool = False) -> int:
-    """Show a turn until it has ended and print its answer on stdout; the exit code that stands for its ending."""
-    from workers.cli import watching
+def watch_to_end(client: Client, submit: Callable[[], Submitted], screen: Screen, *, as_json: bool = False) -> int:
+    """Start a turn, show it until it has ended, print its answer on stdout; the exit code that stands for its ending."""
+    from workers.cli.watching import CtrlC, Left, watch
 
+    submitted = None
     try:
-        view = watching.watch(client, submitted, screen)
-    except watching.Left:
-        turn_id = submitted.turn_id
-        notices.say(f"left turn {turn_id}; come back with `perdure events {turn_id} --follow`")
+        # From before the turn is there: a Ctrl-C must not leave one behind that nobody knows of.
+        with CtrlC() as ctrl_c:
+            submitted = submit()
+            view = watch(client, submitted, screen, ctrl_c)
+    except Left:
+        if submitted is not None:
+            turn_id = submitted.turn_id
+            notices.say(f"left turn {turn_id}; come back with `perdure events {turn_id} --follow`")
         return exits.INTERRUPTED
     _print_answer(view, as_json=as_json)
     return exits.OF_RUN[view.status]

@@ -47,13 +47,13 @@ class CtrlC:
             raise Left
 
 
-def watch(client: Client, submitted: Submitted, screen: Screen) -> TurnView:
+def watch(client: Client, submitted: Submitted, screen: Screen, ctrl_c: CtrlC) -> TurnView:
     """Show the turn until it has ended; the ended turn. The first Ctrl-C asks it to end, the second raises Left.
 
     An outage of Postgres is waited out.
     """
     turn_id = submitted.turn_id
-    with CtrlC() as ctrl_c, screen:
+    with screen:
         nobody_there, stop = _NobodyThere(client, submitted, screen), _Stop(client, turn_id, screen, ctrl_c)
         for batch in follow(client.database, turn_id, say=screen.say):
             for event in batch:
