@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import urlsplit, urlunsplit
-from uuid import uuid4
 
 import psycopg
 import pytest
@@ -26,7 +25,8 @@ from workers.settings import libpq_url
 
 Cli: TypeAlias = Callable[..., Done]
 
-NOBODY = str(uuid4())
+# Fixed: the parallel test processes must collect the same names.
+NOBODY = "0198c0de-7a11-7c3e-9a52-3f2b8f6a1c04"
 TABLES = ("turns", "sessions", "agents", "messages", "inbox", "events", "deliveries")
 
 
