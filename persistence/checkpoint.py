@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 from persistence.checkpoint_statement import Shape, statement
@@ -11,6 +12,7 @@ from persistence.database import Database, Row
 from persistence.errors import InboxGrew, LeaseLost
 from persistence.records.compression import Compression
 from persistence.records.message import Json, Message, Origin, Role, block_to_json, content_from_json, dumps
+from persistence.records.spending import Estimate
 from persistence.records.turn import CallState, ClosedCall, ModelCall, News, Outcome, Turn
 
 Params = dict[str, Any]
@@ -92,6 +94,10 @@ def _row_params(outcome: Outcome) -> Params:
         params["closed"] = dumps([_closed_row(c) for c in outcome.closed])
     if outcome.model_call is not None:
         params["model_call"] = dumps(_model_call_row(outcome.model_call))
+    if outcome.lost is not None:
+        params["lost"] = dumps(_estimate_row(outcome.lost.estimate))
+    if outcome.model_call is not None or outcome.lost is not None:
+        params["spent"] = dumps(_spent_row(outcome))
     if outcome.compression is not None:
         params["compression"] = dumps(_compression_row(outcome.compression))
     return params
@@ -140,9 +146,36 @@ def _model_call_row(call: ModelCall) -> Json:
         "cache_read": used and used.cache_read_tokens,
         "cache_write": used and used.cache_write_tokens,
         "reasoning": used and used.reasoning_tokens,
+        "cost": _amount(call.cost_usd),
         "latency_s": call.latency_s,
         "request_id": call.request_id,
+    } | (_estimate_row(call.estimate) if call.estimate else {})
+
+
+def _estimate_row(estimate: Estimate) -> Json:
+    return {"estimated_tokens": estimate.tokens, "cost": _amount(estimate.cost_usd)}
+
+
+def _spent_row(outcome: Outcome) -> Json:
+    """What the turn's sums grow by."""
+    used, spent = outcome.usage, outcome.spending
+    return {
+        "input": used.input_tokens,
+        "output": used.output_tokens,
+        "cache_read": used.cache_read_tokens,
+        "cache_write": used.cache_write_tokens,
+        "reasoning": used.reasoning_tokens,
+        "cost": _amount(spent.cost_usd),
+        "unpriced": spent.unpriced_attempts,
+        "unknown": spent.unknown_attempts,
+        "estimated_tokens": spent.estimated_tokens,
+        "estimated_cost": _amount(spent.estimated_cost_usd),
     }
+
+
+def _amount(dollars: Decimal | None) -> str | None:
+    """As text: a JSON number would be rounded on its way."""
+    return None if dollars is None else str(dollars)
 
 
 def _compression_row(compression: Compression) -> Json:

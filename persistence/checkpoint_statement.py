@@ -22,7 +22,7 @@ _HELD = """held AS (
     last_seq = last_seq + %(messages_n)s{plus_taken},
     iterations_used = %(iterations_used)s, grace_used = %(grace_used)s, attempts = %(attempts)s,
     last_error = %(last_error)s, retry_after_s = %(retry_after_s)s, model_index = %(model_index)s,
-    remedies = %(remedies)s::json, crash_streak = %(crash_streak)s, is_suspect = %(is_suspect)s{usage},
+    remedies = %(remedies)s::json, crash_streak = %(crash_streak)s, is_suspect = %(is_suspect)s{spent},
     {move}
   WHERE id = %(id)s AND fencing_token = %(token)s AND position = %(position)s AND status = %(status)s{inbox_fence}
   RETURNING id, session_id, position, event_seq, last_seq, resumes, inbox_n, fencing_token,
@@ -42,15 +42,21 @@ _WAIT = (
 )
 _HAND_BACK = _LEAVE + ", status = 'queued', dispatched_at = NULL, fencing_token = fencing_token + 1"
 
-# Out of the row for model_calls, because psycopg gives a number a type by its size: as parameters of their own, token
-# counts would make a dozen statements out of one, none of them prepared for long.
-_USAGE = """,
-    input_tokens = input_tokens + coalesce((%(model_call)s::json ->> 'input')::bigint, 0),
-    output_tokens = output_tokens + coalesce((%(model_call)s::json ->> 'output')::bigint, 0),
-    cache_read_tokens = cache_read_tokens + coalesce((%(model_call)s::json ->> 'cache_read')::bigint, 0),
-    cache_write_tokens = cache_write_tokens + coalesce((%(model_call)s::json ->> 'cache_write')::bigint, 0),
-    reasoning_tokens = reasoning_tokens + coalesce((%(model_call)s::json ->> 'reasoning')::bigint, 0),
-    unknown_attempts = unknown_attempts + (%(model_call)s::json ->> 'input' IS NULL)::int"""
+# In one JSON parameter, because psycopg gives a number a type by its size: as parameters of their own, token counts would
+# make a dozen statements out of one, none of them prepared for long.
+_SPENT = """,
+    input_tokens = input_tokens + (%(spent)s::json ->> 'input')::bigint,
+    output_tokens = output_tokens + (%(spent)s::json ->> 'output')::bigint,
+    cache_read_tokens = cache_read_tokens + (%(spent)s::json ->> 'cache_read')::bigint,
+    cache_write_tokens = cache_write_tokens + (%(spent)s::json ->> 'cache_write')::bigint,
+    reasoning_tokens = reasoning_tokens + (%(spent)s::json ->> 'reasoning')::bigint,
+    unpriced_attempts = unpriced_attempts + (%(spent)s::json ->> 'unpriced')::int,
+    unknown_attempts = unknown_attempts + (%(spent)s::json ->> 'unknown')::int,
+    estimated_tokens = estimated_tokens + (%(spent)s::json ->> 'estimated_tokens')::bigint,
+    cost_usd = CASE WHEN %(spent)s::json ->> 'cost' IS NULL THEN cost_usd
+      ELSE coalesce(cost_usd, 0) + (%(spent)s::json ->> 'cost')::numeric END,
+    estimated_cost_usd = CASE WHEN %(spent)s::json ->> 'estimated_cost' IS NULL THEN estimated_cost_usd
+      ELSE coalesce(estimated_cost_usd, 0) + (%(spent)s::json ->> 'estimated_cost')::numeric END"""
 
 _PENDING = """pending AS MATERIALIZED (
   SELECT n, payload FROM inbox WHERE turn_id = %(id)s AND state = 'new' AND kind = 'steer' ORDER BY n FOR UPDATE
@@ -112,12 +118,20 @@ _CLOSED = """closed AS (
 
 _MODEL_CALL = """model_call AS (
   INSERT INTO model_calls (turn_id, fencing_token, position, iteration, provider, model, error, input_tokens,
-    output_tokens, cache_read_tokens, cache_write_tokens, reasoning_tokens, latency_s, request_id)
+    output_tokens, cache_read_tokens, cache_write_tokens, reasoning_tokens, cost_usd, latency_s, request_id,
+    estimated_tokens)
   SELECT held.id, %(token)s, held.position, m.iteration, m.provider, m.model, m.error, m.input, m.output, m.cache_read,
-    m.cache_write, m.reasoning, m.latency_s, m.request_id
+    m.cache_write, m.reasoning, m.cost, m.latency_s, m.request_id, m.estimated_tokens
   FROM held, json_to_record(%(model_call)s::json)
     AS m (iteration int, provider text, model text, error text, input bigint, output bigint, cache_read bigint,
-      cache_write bigint, reasoning bigint, latency_s float, request_id text)
+      cache_write bigint, reasoning bigint, cost numeric, latency_s float, request_id text, estimated_tokens bigint)
+)"""
+
+# Attempts whose owner was lost in the middle of them: whoever carries the turn next knows what was asked, and its price.
+_LOST = """lost AS (
+  UPDATE model_calls SET estimated_tokens = e.estimated_tokens, cost_usd = e.cost
+  FROM held, json_to_record(%(lost)s::json) AS e (estimated_tokens bigint, cost numeric)
+  WHERE model_calls.turn_id = held.id AND error = 'outcome_unknown' AND model_calls.estimated_tokens IS NULL
 )"""
 
 _COMPRESSION = """compression AS (
@@ -148,6 +162,7 @@ class Shape:
     started: bool
     closed: bool
     model_call: bool
+    lost: bool
     compression: bool
     events: bool
 
@@ -163,6 +178,7 @@ class Shape:
             bool(outcome.started),
             bool(outcome.closed),
             outcome.model_call is not None,
+            outcome.lost is not None,
             outcome.compression is not None,
             bool(outcome.events),
         )
@@ -177,7 +193,7 @@ def statement(shape: Shape) -> str:
     held = _HELD.format(
         plus_told=f" + {pending}" if settles else "",
         plus_taken=f" + {pending}" if takes else "",
-        usage=_USAGE if shape.model_call else "",
+        spent=_SPENT if shape.model_call or shape.lost else "",
         move=move,
         inbox_fence=" AND inbox_n = %(inbox_n)s" if settles or shape.waits else "",
     )
@@ -192,6 +208,7 @@ def statement(shape: Shape) -> str:
         (shape.started, _STARTED),
         (shape.closed, _CLOSED),
         (shape.model_call, _MODEL_CALL),
+        (shape.lost, _LOST),
         (shape.compression, _COMPRESSION),
         (shape.events, _EVENTS),
         (shape.ends, _DELIVERY),

@@ -59,13 +59,15 @@ WHERE t.status = 'running'"""
 
 _IN_TOOL = "EXISTS (SELECT FROM tool_calls c WHERE c.turn_id = t.id AND c.status IN ('open', 'started'))"
 
-# A model call that may have been in flight is booked with its outcome unknown.
+# A model call that may have been in flight is booked with its outcome unknown. What it may have come to, its next owner
+# will know (`Outcome.lost`).
 _BOOKED = """booked AS (
   INSERT INTO model_calls (turn_id, fencing_token, position, iteration, provider, model, error)
   SELECT back.id, back.fencing_token - 1, back.position + 1, back.iterations_used + 1,
     split_part(asked.model, ':', 1), substr(asked.model, strpos(asked.model, ':') + 1), 'outcome_unknown'
-  FROM back JOIN agents a ON a.id = back.agent_id, LATERAL (SELECT CASE WHEN back.model_index = 0
-    THEN settings ->> 'model' ELSE settings -> 'fallbacks' ->> (back.model_index - 1) END AS model) asked
+  FROM back JOIN agents a ON a.id = back.agent_id, LATERAL (SELECT coalesce(
+    CASE WHEN back.model_index > 0 THEN coalesce(settings -> 'fallbacks' ->> (back.model_index - 1),
+      settings -> 'fallbacks' ->> -1) END, settings ->> 'model') AS model) asked
   WHERE NOT in_tool
 )"""
 

@@ -16,6 +16,7 @@ from persistence.errors import LeaseHeld, LeaseLost, NotFound
 from persistence.records.agent import AgentSettings
 from persistence.records.compression import Compression, Weight
 from persistence.records.message import CallStatus, Effect, Message, Origin, Role, content_from_json
+from persistence.records.spending import Spending
 from persistence.records.turn import CallState, Counters, ExitReason, Turn, TurnStatus
 from persistence.records.usage import Usage
 
@@ -58,7 +59,10 @@ _ROW = """
 SELECT t.id, t.session_id, t.tenant_id, t.queue, t.status, t.exit_reason, t.fencing_token, t.position, t.last_seq,
   t.inbox_n, t.resumes, t.crash_count, t.iterations_max, t.max_tokens_total, t.max_cost_usd, t.iterations_used,
   t.grace_used, t.attempts, t.last_error, t.retry_after_s, t.model_index, t.remedies, t.crash_streak, t.is_suspect,
-  t.input_tokens, t.output_tokens, t.cache_read_tokens, t.cache_write_tokens, t.reasoning_tokens,
+  t.input_tokens, t.output_tokens, t.cache_read_tokens, t.cache_write_tokens, t.reasoning_tokens, t.cost_usd,
+  t.unpriced_attempts, t.unknown_attempts, t.estimated_tokens, t.estimated_cost_usd,
+  (SELECT count(*) FROM model_calls c WHERE c.turn_id = t.id AND c.error = 'outcome_unknown'
+    AND c.estimated_tokens IS NULL) AS lost_attempts, extract(epoch FROM t.deadline - now())::float AS deadline_in_s,
   s.system_prompt, a.settings::text AS settings,
   t.interrupt_requested_at IS NOT NULL AS is_interrupted,
   coalesce(t.hand_back_at <= now(), false) AS is_slice_over, coalesce(t.deadline <= now(), false) AS is_past_deadline,
@@ -152,7 +156,7 @@ def load(database: Database, turn_id: UUID) -> Turn:
         counters=_counters(row),
         iterations_max=row["iterations_max"],
         max_tokens_total=row["max_tokens_total"],
-        max_cost_usd=None if row["max_cost_usd"] is None else float(row["max_cost_usd"]),
+        max_cost_usd=row["max_cost_usd"],
         usage=usage_of(row),
         last_seq=row["last_seq"],
         inbox_n=row["inbox_n"],
@@ -168,6 +172,8 @@ def load(database: Database, turn_id: UUID) -> Turn:
         compression=compression,
         hidden_call_ids=hidden_call_ids,
         weight=_weight(database, messages),
+        spending=spending_of(row),
+        deadline_in_s=row["deadline_in_s"],
     )
 
 
@@ -217,6 +223,17 @@ def usage_of(row: Row) -> Usage:
         cache_read_tokens=row["cache_read_tokens"],
         cache_write_tokens=row["cache_write_tokens"],
         reasoning_tokens=row["reasoning_tokens"],
+    )
+
+
+def spending_of(row: Row) -> Spending:
+    return Spending(
+        cost_usd=row["cost_usd"],
+        unpriced_attempts=row["unpriced_attempts"],
+        unknown_attempts=row["unknown_attempts"],
+        estimated_tokens=row["estimated_tokens"],
+        estimated_cost_usd=row["estimated_cost_usd"],
+        lost_attempts=row["lost_attempts"],
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +13,7 @@ from uuid import UUID
 from persistence.records.agent import AgentSettings
 from persistence.records.compression import Compression, Weight
 from persistence.records.message import CallStatus, Effect, Message, Role
+from persistence.records.spending import Estimate, Spending
 from persistence.records.usage import Usage
 
 
@@ -156,7 +158,10 @@ class ClosedCall:
 class ModelCall:
     """One attempt of one model request, for the record. `error` is None for an answer, `usage` None when unknown.
 
-    `iteration` is 0 for a call beside the iterations, such as that for a summary.
+    `iteration` is 0 for a call beside the iterations, such as that for a summary. `asked` is the name that the model was
+    asked for by, where it answered under another. `may_be_billed` is False where nothing can have been bought.
+    `cost_usd` is what the usage costs, `estimate` what stands in for a usage that was never told; `budget.booked` fills
+    both in.
     """
 
     provider: str
@@ -166,6 +171,43 @@ class ModelCall:
     error: str | None = None
     usage: Usage | None = None
     request_id: str | None = None
+    asked: str | None = None
+    may_be_billed: bool = True
+    cost_usd: Decimal | None = None
+    estimate: Estimate | None = None
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether it may have been billed, and nobody told for how much."""
+        return self.usage is None and self.may_be_billed
+
+    @property
+    def spending(self) -> Spending:
+        guess = self.estimate
+        return Spending(
+            cost_usd=None if self.usage is None else self.cost_usd,
+            unpriced_attempts=int(self.usage is not None and self.cost_usd is None),
+            unknown_attempts=int(self.is_unknown),
+            estimated_tokens=guess.tokens if guess else 0,
+            estimated_cost_usd=guess.cost_usd if guess else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What is booked for the attempts that nobody saw the end of: so many, each at this estimate."""
+
+    attempts: int
+    estimate: Estimate
+
+    @property
+    def spending(self) -> Spending:
+        each = self.estimate.cost_usd
+        return Spending(
+            estimated_tokens=self.attempts * self.estimate.tokens,
+            estimated_cost_usd=None if each is None else self.attempts * each,
+            lost_attempts=-self.attempts,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +249,7 @@ class Outcome:
     started: tuple[str, ...] = ()
     closed: tuple[ClosedCall, ...] = ()
     model_call: ModelCall | None = None
+    lost: Lost | None = None
     events: tuple[Event, ...] = ()
     compression: Compression | None = None
     takes_inbox: bool = False
@@ -214,6 +257,17 @@ class Outcome:
     ending: Ending | None = None
     wait: Wait | None = None
     hands_back: bool = False
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens that a provider reported."""
+        return (self.model_call and self.model_call.usage) or Usage()
+
+    @property
+    def spending(self) -> Spending:
+        """What is to be added to the turn's own."""
+        called = self.model_call.spending if self.model_call else Spending()
+        return called + self.lost.spending if self.lost else called
 
     @property
     def leaves(self) -> bool:
@@ -255,7 +309,7 @@ class Turn:
     counters: Counters
     iterations_max: int
     max_tokens_total: int | None
-    max_cost_usd: float | None
+    max_cost_usd: Decimal | None
     usage: Usage
     last_seq: int
     inbox_n: int
@@ -272,6 +326,8 @@ class Turn:
     compression: Compression | None = None
     hidden_call_ids: frozenset[str] = frozenset()
     weight: Weight | None = None
+    spending: Spending = field(default_factory=Spending)
+    deadline_in_s: float | None = None
 
     @property
     def is_ours_to_move(self) -> bool:
@@ -303,7 +359,6 @@ class Turn:
             status = TurnStatus.WAITING
         elif outcome.hands_back:
             status = TurnStatus.QUEUED
-        used = outcome.model_call.usage if outcome.model_call and outcome.model_call.usage else Usage()
         seen = (*self.messages, *stored, *news.taken)
         hidden = self.hidden_call_ids
         if outcome.compression is not None:
@@ -315,7 +370,8 @@ class Turn:
             exit_reason=exit_reason,
             position=news.position,
             counters=outcome.counters,
-            usage=self.usage + used,
+            usage=self.usage + outcome.usage,
+            spending=self.spending + outcome.spending,
             last_seq=news.last_seq,
             inbox_n=news.inbox_n,
             # Not the number in the news: where the answer was lost and read again later, that one may be newer.
