@@ -1,0 +1,339 @@
+"""An answer that OpenAI makes in the background is bought once, whoever fetches it, and given up only when it is lost."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from ops.dev.scripted_provider.script import Gate, broken, calls, hang, reply, status
+from orchestration.errors import AnswerLost, CallInterrupted, ErrorClass, ModelError
+from orchestration.ports import BackgroundClient, Finish, Reply, Started, TimeLimits
+from orchestration.providers.catalog import connect
+from orchestration.providers.settings import Api, ProviderSettings
+from orchestration.stopping import Stop
+from persistence.records.message import Text
+from tests.providers.bench import KEY, ask, assistant, plain, request, results, user
+from tests.providers.faults import Peer, document, serving, whole
+from tests.support.provider import ScriptedProvider, provider
+
+__all__ = ["provider"]
+
+LIMITS = TimeLimits(5, 5, 5, 20)
+PATIENCE_S = 10.0
+
+
+@contextmanager
+def background(url: str, **extra_body: Any) -> Generator[BackgroundClient]:
+    """A client of the server at `url`, as a worker makes it."""
+    settings = ProviderSettings(
+        "main", Api.OPENAI_RESPONSES, f"{url}/v1", (KEY,), extra_body={"background": True, **extra_body}
+    )
+    made: Any = connect(settings)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def start(asked: BackgroundClient, model: str = "some-model", **more: Any) -> Started:
+    found = asked.start(
+        request([user("Hello.")], model=model, limits=LIMITS, **more), stop=Stop(), on_text=lambda _: None
+    )
+    assert isinstance(found, Started), found
+    return found
+
+
+def fetch(
+    asked: BackgroundClient, started: Started, *, stop: Stop | None = None, heard: list[str] | None = None
+) -> Any:
+    return asked.fetch(started, limits=LIMITS, stop=stop or Stop(), on_text=(heard if heard is not None else []).append)
+
+
+def fetch_until_done(asked: BackgroundClient, started: Started, heard: list[str] | None = None) -> Reply:
+    deadline = time.monotonic() + PATIENCE_S
+    while not isinstance(found := fetch(asked, started, heard=heard), Reply):
+        assert time.monotonic() < deadline, "it was never done"
+        time.sleep(0.01)
+    return found
+
+
+def at_work(**more: Any) -> bytes:
+    return json.dumps({"id": "resp_1", "status": "in_progress", "output": [], **more}).encode()
+
+
+# --- start, fetch
+
+
+def test_an_answer_is_fetched_by_its_id_from_another_process_and_not_bought_again(provider: ScriptedProvider) -> None:
+    model = provider.script("slow", [calls(("add", {"a": 1}), text="Let me add.", gate=Gate("work")), reply("Done.")])
+    with background(provider.url) as dead:
+        kept = start(dead, model).id
+
+    heard: list[str] = []
+    with background(provider.url) as alive:
+        first = fetch(alive, Started(kept))
+        provider.gate("work").open()
+        said = fetch_until_done(alive, Started(kept), heard)
+        again = fetch(alive, Started(kept))
+
+    assert isinstance(first, Started)
+    assert first.id == kept
+    assert said.finish is Finish.TOOL_CALLS
+    assert plain(said)[0] == Text("Let me add.")
+    assert heard == ["Let me add."]
+    assert again == said
+    assert said.usage is not None
+    assert len(provider.requests("slow")) == 1
+
+
+def test_a_conversation_in_the_background_is_never_refused(provider: ScriptedProvider) -> None:
+    steps = [calls(("add", {"a": n}), text=f"Step {n}.", thinking="Hm.") for n in range(3)]
+    model = provider.script("long", [*steps, reply("Done.")])
+    history = [user("Hello.")]
+
+    with background(provider.url) as asked:
+        while True:
+            sent = request(history, model=model, limits=LIMITS)
+            found = asked.start(sent, stop=Stop(), on_text=lambda _: None)
+            assert isinstance(found, Started)
+            said = fetch_until_done(asked, found)
+            history.append(assistant(*said.content))
+            if said.finish is Finish.STOP:
+                break
+            history.append(results(*((call.id, "3") for call in history[-1].calls)))
+
+    assert plain(said) == (Text("Done."),)
+    assert len(provider.requests("long")) == 4
+
+
+def test_a_provider_that_answers_at_once_has_answered() -> None:
+    bodies = [("application/json", document(Api.OPENAI_RESPONSES)), ("", whole(Api.OPENAI_RESPONSES))]
+
+    for kind, payload in bodies:
+
+        def script(peer: Peer, kind: str = kind, payload: bytes = payload) -> None:
+            peer.request()
+            if kind:
+                peer.answer(200, payload, kind)
+            else:
+                peer.send(payload)
+
+        with serving(script) as server, background(server.url) as asked:
+            found = asked.start(request([user("x")]), stop=Stop(), on_text=lambda _: None)
+
+        assert isinstance(found, Reply)
+        assert plain(found) == (Text("Hello there"),)
+
+
+def test_the_pause_that_a_provider_asks_for_comes_with_what_has_started() -> None:
+    def script(peer: Peer) -> None:
+        for pause in ("1500", "soon", "-1", ""):
+            peer.request()
+            peer.answer(200, at_work(), openai_poll_after_ms=pause)
+
+    with serving(script) as server, background(server.url) as asked:
+        pauses = [start(asked).look_again_s, *(fetch(asked, Started("resp_1")).look_again_s for _ in range(3))]
+
+    assert pauses == [1.5, None, None, None]
+
+
+def test_an_id_is_no_path() -> None:
+    lines: list[str] = []
+
+    def script(peer: Peer) -> None:
+        lines.append(peer.request()[0])
+        peer.answer(200, document(Api.OPENAI_RESPONSES))
+
+    with serving(script) as server, background(server.url) as asked:
+        fetch(asked, Started("../files/x?y"))
+
+    assert lines == ["GET /v1/responses/..%2Ffiles%2Fx%3Fy HTTP/1.1"]
+
+
+# --- what becomes of failures
+
+
+@pytest.mark.parametrize(
+    ("code", "meant"),
+    [("server_error", ErrorClass.SERVER_ERROR), ("rate_limit_exceeded", ErrorClass.RATE_LIMIT)],
+)
+def test_a_response_that_failed_is_lost(provider: ScriptedProvider, code: str, meant: ErrorClass) -> None:
+    model = provider.script("fails", [broken(reply("Hello."), "error", error=code)])
+
+    with background(provider.url) as asked, pytest.raises(AnswerLost) as caught:
+        fetch_until_done(asked, start(asked, model))
+
+    assert caught.value.error is meant
+
+
+def test_a_response_that_is_kept_no_more_is_lost_and_may_be_asked_for_anew(provider: ScriptedProvider) -> None:
+    provider.expect_refusals()
+
+    with background(provider.url) as asked, pytest.raises(AnswerLost) as caught:
+        fetch(asked, Started("resp_long_gone"))
+
+    assert (caught.value.error, caught.value.status) == (ErrorClass.UNKNOWN, 404)
+    assert "resp_long_gone" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "meant"),
+    [
+        (500, ErrorClass.SERVER_ERROR),
+        (429, ErrorClass.RATE_LIMIT),
+        (401, ErrorClass.AUTH),
+        (503, ErrorClass.OVERLOADED),
+    ],
+)
+def test_a_look_that_failed_says_nothing_of_the_answer(code: int, meant: ErrorClass) -> None:
+    def script(peer: Peer) -> None:
+        peer.request()
+        peer.answer(code, b"{}", retry_after="7")
+
+    with serving(script) as server, background(server.url) as asked, pytest.raises(ModelError) as caught:
+        fetch(asked, Started("resp_1"))
+
+    assert not isinstance(caught.value, AnswerLost)
+    assert (caught.value.error, caught.value.retry_after_s) == (meant, 7.0)
+
+
+@pytest.mark.parametrize("payload", [b"{}", b'{"status": "completed"', b'{"status": "queued"}', b"[]"])
+def test_nonsense_in_the_place_of_a_response_says_nothing_of_the_answer(payload: bytes) -> None:
+    def script(peer: Peer) -> None:
+        peer.request()
+        peer.answer(200, payload)
+
+    with serving(script) as server, background(server.url) as asked, pytest.raises(ModelError) as caught:
+        fetch(asked, Started("resp_1"))
+
+    assert not isinstance(caught.value, AnswerLost)
+    assert caught.value.error is ErrorClass.MALFORMED_STREAM
+
+
+def test_a_request_that_is_refused_has_started_nothing(provider: ScriptedProvider) -> None:
+    model = provider.script("busy", [status(429, retry_after=3)])
+
+    with background(provider.url) as asked, pytest.raises(ModelError) as caught:
+        start(asked, model)
+
+    assert (caught.value.error, caught.value.retry_after_s) == (ErrorClass.RATE_LIMIT, 3.0)
+
+
+def test_a_stop_leaves_the_answer_to_whoever_carries_the_turn_now(provider: ScriptedProvider) -> None:
+    model = provider.script("slow", [reply("Hello.", gate=Gate("work"))])
+    stop = Stop()
+    stop.set()
+
+    with background(provider.url) as asked:
+        started = start(asked, model)
+        with pytest.raises(CallInterrupted):
+            fetch(asked, started, stop=stop)
+        provider.gate("work").open()
+        said = fetch_until_done(asked, started)
+
+    assert plain(said) == (Text("Hello."),)
+
+
+def test_an_answer_that_nobody_wants_is_ended_at_the_provider(provider: ScriptedProvider) -> None:
+    model = provider.script("slow", [reply("Hello.", gate=Gate("never"))])
+
+    with background(provider.url) as asked:
+        started = start(asked, model)
+        asked.interrupt(started)
+        with pytest.raises(AnswerLost, match="cancelled"):
+            fetch(asked, started)
+
+
+def test_to_end_an_answer_takes_no_longer_than_a_stop_may() -> None:
+    with serving(lambda peer: peer.is_over.wait(PATIENCE_S)) as server, background(server.url) as asked:
+        started_at = time.monotonic()
+        with pytest.raises(ModelError) as caught:
+            asked.interrupt(Started("resp_1"))
+        took = time.monotonic() - started_at
+
+    assert caught.value.error is ErrorClass.TIMEOUT
+    assert took < 3.0
+
+
+# --- in one attempt, for who keeps no ids
+
+
+def test_one_attempt_waits_until_the_answer_is_there(provider: ScriptedProvider) -> None:
+    model = provider.script("slow", [reply("Hello.", delay_s=0.3)])
+    heard: list[str] = []
+
+    with background(provider.url) as asked:
+        said = ask(asked, model=model, heard=heard)
+
+    assert plain(said) == (Text("Hello."),)
+    assert heard == ["Hello."]
+    assert len(provider.requests("slow")) == 1
+
+
+def test_a_stop_of_the_one_attempt_ends_the_answer_at_the_provider(provider: ScriptedProvider) -> None:
+    model = provider.script("slow", [reply("Hello.", gate=Gate("never"))])
+    stop = Stop()
+
+    with background(provider.url) as asked, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(ask, asked, model=model, stop=stop)
+        provider.gate("never").wait_for(1)
+        stop.set()
+        error = running.exception(PATIENCE_S)
+        (response,) = {r.script for r in provider.requests() if r.script.startswith("resp_")}
+        with pytest.raises(AnswerLost, match="cancelled"):
+            fetch(asked, Started(response))
+
+    assert isinstance(error, CallInterrupted)
+
+
+def test_the_one_attempt_ends_at_the_limit_of_the_call(provider: ScriptedProvider) -> None:
+    model = provider.script("slow", [reply("Hello.", gate=Gate("never"))])
+
+    with background(provider.url) as asked, pytest.raises(ModelError) as caught:
+        ask(asked, model=model, limits=TimeLimits(5, 5, 5, 0.8))
+
+    assert caught.value.error is ErrorClass.TIMEOUT
+    assert "no whole answer within 0.8 s" in str(caught.value)
+
+
+def test_a_provider_that_cannot_be_told_to_stop_changes_nothing() -> None:
+    def script(peer: Peer) -> None:
+        peer.request()
+        peer.answer(200, at_work())
+        peer.request()
+        peer.answer(500, b"{}")
+        peer.request()
+        peer.answer(500, b"{}")
+
+    with serving(script) as server, background(server.url) as asked, pytest.raises(ModelError) as caught:
+        ask(asked)
+
+    assert caught.value.error is ErrorClass.SERVER_ERROR
+
+
+def test_a_background_that_streams_is_an_ordinary_attempt(provider: ScriptedProvider) -> None:
+    model = provider.script("streams", [reply("Hello there.")])
+    heard: list[str] = []
+
+    with background(provider.url, stream=True, store=True) as asked:
+        said = ask(asked, model=model, heard=heard)
+        is_background = asked.is_background
+
+    assert not is_background
+    assert plain(said) == (Text("Hello there."),)
+    assert len(heard) > 1
+
+
+def test_a_server_that_hangs_is_given_up_at_its_limit(provider: ScriptedProvider) -> None:
+    model = provider.script("hangs", [hang()])
+
+    with background(provider.url) as asked, pytest.raises(ModelError) as caught:
+        ask(asked, model=model, limits=TimeLimits(5, 0.4, 5, 5))
+
+    assert caught.value.error is ErrorClass.TIMEOUT
