@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
 from persistence.records.message import Block, Call, Effect, Message, Result
@@ -107,6 +107,7 @@ class ModelClient(Protocol):
         ...
 
 
+@runtime_checkable
 class BackgroundClient(ModelClient, Protocol):
     """A provider that can make an answer by itself and keep it, so that a crash of ours costs no second one."""
 

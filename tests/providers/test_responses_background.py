@@ -18,7 +18,7 @@ from orchestration.providers.catalog import connect
 from orchestration.providers.settings import Api, ProviderSettings
 from orchestration.stopping import Stop
 from persistence.records.message import Text
-from tests.providers.bench import KEY, ask, assistant, plain, request, results, user
+from tests.providers.bench import APIS, KEY, ask, assistant, client, plain, request, results, user
 from tests.providers.faults import Peer, document, serving, whole
 from tests.support.provider import ScriptedProvider, provider
 
@@ -68,6 +68,12 @@ def at_work(**more: Any) -> bytes:
 
 
 # --- start, fetch
+
+
+def test_only_this_protocol_has_a_background(provider: ScriptedProvider) -> None:
+    for api in APIS:
+        with client(api, provider.url) as asked:
+            assert isinstance(asked, BackgroundClient) is (api is Api.OPENAI_RESPONSES)
 
 
 def test_an_answer_is_fetched_by_its_id_from_another_process_and_not_bought_again(provider: ScriptedProvider) -> None:

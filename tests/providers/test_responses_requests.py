@@ -10,7 +10,19 @@ import pytest
 from orchestration.ports import Reply
 from orchestration.providers.openai_responses.decoding import ResponsesDecoder
 from orchestration.providers.openai_responses.encoding import ResponsesEncoder
-from persistence.records.message import Block, Call, Image, Message, Native, Opaque, Role, Text, Thinking
+from persistence.records.message import (
+    Block,
+    Call,
+    Image,
+    Message,
+    Native,
+    Opaque,
+    Role,
+    Text,
+    Thinking,
+    content_from_json,
+    content_to_json,
+)
 from tests.providers.bench import assistant, message, request, results, user
 
 THOUGHT = {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "c2Vj", "content": []}
@@ -148,6 +160,13 @@ def test_an_item_keeps_its_bytes_from_request_to_request() -> None:
     second = encoder(request([*history, user("y")]))
 
     assert second.startswith(first.removesuffix(b"]}"))
+
+
+def test_another_worker_sends_an_answer_with_the_same_bytes() -> None:
+    said = answered(THOUGHT, {**SAID, "content": [*SAID["content"], {"type": "odd", "n": 1.0}]}, SEARCHED, CALLED)
+    loaded = assistant(*content_from_json(json.loads(content_to_json(said.content))))
+
+    assert ResponsesEncoder("main", {})(request([loaded])) == ResponsesEncoder("main", {})(request([said]))
 
 
 # --- what is said to the model

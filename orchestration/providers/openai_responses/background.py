@@ -18,7 +18,7 @@ from http import HTTPStatus
 import httpx2
 
 from orchestration.errors import AnswerLost, CallInterrupted, ErrorClass, ModelError
-from orchestration.ports import ModelRequest, Reply, Started, StopSignal, TimeLimits
+from orchestration.ports import BackgroundClient, ModelRequest, Reply, Started, StopSignal, TimeLimits
 from orchestration.providers.client import Dialect, ProviderClient, content_type
 from orchestration.providers.connections.watch import CallWatch
 from orchestration.providers.failures import Malformed, Reported, request_id
@@ -43,8 +43,8 @@ class Shelf:
     cancel: Callable[[str], httpx2.Response]
 
 
-class ResponsesClient(ProviderClient):
-    """A BackgroundClient. Where its provider is not configured for the background, a ModelClient like the others."""
+class ResponsesClient(ProviderClient, BackgroundClient):
+    """Where its provider is not configured for the background, a ModelClient like the others."""
 
     def __init__(
         self,
