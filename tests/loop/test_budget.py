@@ -118,6 +118,8 @@ def test_a_grace_call_with_tools_has_its_calls_run_and_the_turn_ends_after_them(
     assert (view.exit_reason, view.output_text) == (ExitReason.BUDGET_EXHAUSTED, "one last thing")
     assert bench.statuses(turn.id)["g1"] == "succeeded"
     assert [r.may_call_tools for r in bench.model.requests] == [True, True]
+    assert bench.events(turn.id).count("budget.grace") == 1
+    assert bench.messages(turn.id)[-1].origin is Origin.TOOL, "no second last word is asked for"
 
 
 def test_a_turn_without_grace_ends_with_the_results_of_its_last_iteration(bench: Bench) -> None:

@@ -56,6 +56,26 @@ def test_a_worker_woken_from_a_freeze_starts_no_tool(bench: Bench) -> None:
     assert bench.ledger.entries(turn_id) == []
 
 
+def test_a_worker_frozen_while_it_loads_its_turn_buys_nothing(bench: Bench) -> None:
+    """Its lease runs from the claim, not from when it has read all it needs."""
+    lease = timedelta(milliseconds=30)
+    turn_id = bench.submit()
+    bench.script(says("Done."))
+
+    def frozen(sql: str, statement: Callable[[], Any]) -> Any:
+        found = statement()
+        if "FROM messages" in sql and bench.row(turn_id)["worker"] == "worker-1":
+            bench.kill_owner(turn_id)
+            claim(bench.database, turn_id, "worker-2")
+            time.sleep(1.5 * lease.total_seconds())
+        return found
+
+    with pytest.raises(LeaseLost):
+        bench.run(turn_id, bench.runtime(lease=lease, database=WatchedDatabase(bench.database, frozen)))
+
+    assert bench.model.calls == 0
+
+
 def test_an_owner_that_was_confirmed_just_now_asks_nobody(bench: Bench) -> None:
     proofs: list[str] = []
 
@@ -227,6 +247,29 @@ def test_a_turn_that_kills_its_workers_ends_after_as_many_as_are_allowed(bench: 
     assert (turn.exit_reason, view.crash_count, bench.model.calls) == (ExitReason.WORKER_LOST, 3, 3)
     assert "3 times" in (view.message or "")
     assert view.unknown_attempts == 3
+
+
+def test_an_answer_clears_a_turn_that_had_lost_its_worker(bench: Bench) -> None:
+    runtime = bench.runtime()
+    deaths = iter([True])
+
+    def answers(_request: ModelRequest, _stop: StopSignal) -> Reply:
+        if next(deaths, False):
+            raise KeyboardInterrupt
+        runtime.registry.drain()
+        return asks(("look", "{}"))
+
+    bench.script(answers, says("Done."))
+    turn_id = bench.submit()
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(turn_id, runtime)
+    bench.kill_owner(turn_id)
+    assert bench.row(turn_id)["crash_streak"] == 1
+
+    bench.run(turn_id, runtime)
+
+    assert (bench.row(turn_id)["crash_streak"], bench.calls(turn_id)) == (0, {"c1": "open"})
+    bench.run(turn_id)
 
 
 def test_a_turn_that_goes_on_between_its_crashes_is_not_convicted(bench: Bench) -> None:
