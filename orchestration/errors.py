@@ -63,6 +63,13 @@ class ModelError(PerdureError):
         self.usage = usage
 
 
+    @property
+    def may_be_billed(self) -> bool:
+        """Whether anything can have been bought: nothing, where the request was not sent or was answered by a refusal."""
+        was_refused = self.status is not None and self.status >= 400
+        return self.usage is not None or not (was_refused or self.error in (ErrorClass.CONNECT, ErrorClass.TLS))
+
+
 class AnswerLost(ModelError):
     """An answer that a provider made by itself failed there, was cancelled, or is not kept any more.
 

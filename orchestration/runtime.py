@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from uuid import UUID
 
 from orchestration.carrying import Registry
+from orchestration.costs import Prices
 from orchestration.ports import ModelClient, Toolbox
 from persistence.database import Database
 from persistence.records.turn import Turn
+from persistence.records.usage import Usage
 
 
 def _nobody_listens(_turn_id: UUID, _text: str) -> None:
@@ -22,13 +25,17 @@ def _nobody_waits(_turn_id: UUID) -> None:
     """Nobody outside is told that a turn was claimed."""
 
 
+def _nothing_has_a_price(_provider: str, _model: str, _usage: Usage) -> Decimal | None:
+    """No prices are known in this process."""
+
+
 @dataclass(frozen=True)
 class Runtime:
     """`models` gives the client of a provider by its configured name, `workspace` the folder of a turn's
     session, in the root that `workspace_id` names.
 
     Both raise ConfigError when this worker lacks it. `on_text` hears the words of a model as they come; they may be lost.
-    `on_claimed` is called once a turn is ours.
+    `on_claimed` is called once a turn is ours. `prices` says what a call costs and never raises.
     """
 
     database: Database
@@ -42,3 +49,4 @@ class Runtime:
     registry: Registry = field(default_factory=Registry)
     on_text: Callable[[UUID, str], None] = _nobody_listens
     on_claimed: Callable[[UUID], None] = _nobody_waits
+    prices: Prices = _nothing_has_a_price
