@@ -32,6 +32,13 @@ def test_the_sdks_load_with_the_first_client_and_not_before() -> None:
     assert preloaded == "['anthropic', 'httpx2', 'openai']"
 
 
+def test_no_sdk_loads_for_a_protocol_that_nobody_uses() -> None:
+    loaded = "print(sorted({'openai', 'anthropic'} & set(sys.modules)))"
+    wanted = "from orchestration.providers.settings import Api; catalog.preload([Api.OPENAI_CHAT])"
+
+    assert run_python(f"import sys; from orchestration.providers import catalog; {wanted}; {loaded}") == "['openai']"
+
+
 def test_preload_may_run_more_than_once() -> None:
     preload()
     preload()
