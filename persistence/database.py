@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar, cast
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.rows import dict_row
 from sqlalchemy import create_engine, event
 from sqlalchemy.engine import Engine
@@ -150,8 +150,8 @@ class Transaction:
 def _run(connection: _Connection, sql: str, params: Params | None) -> Sequence[Row]:
     # An empty mapping, not None: what is written for parameters has its percent signs doubled.
     cursor = connection.cursor(row_factory=dict_row).execute(cast("Any", sql), params or {})
-    # Not `description`, which makes an object a column.
-    return cursor.fetchall() if cursor.pgresult is not None and cursor.pgresult.nfields else ()
+    result = cursor.pgresult
+    return cursor.fetchall() if result is not None and result.status == ExecStatus.TUPLES_OK else ()
 
 
 def _require_open(connection: _Connection, _record: object, _pooled: object) -> None:
