@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
-from orchestration import history
+from orchestration import history, room
 from orchestration.budget import IterationBudget
 from orchestration.decide import UNFIT_WORKER, budget_sentence, model_in_use
 from orchestration.errors import ErrorClass, ModelError
@@ -59,7 +59,7 @@ class Attempt:
         if error is not None:
             usable = ModelError(error, f"the reply is {error}", usage=reply.usage, request_id=reply.request_id)
             return self.failed(usable, latency_s)
-        content = history.with_unique_ids(reply.content, self.turn.messages)
+        content = history.with_unique_ids(reply.content, self.turn.messages, self.turn.hidden_call_ids)
         message = Message(0, self.turn.id, self.iteration, Role.ASSISTANT, Origin.MODEL, content)
         opened = _open(message.calls, specs, check)
         counters = self._counters_after(opened)
@@ -101,7 +101,7 @@ class Attempt:
 
     def _counters_after(self, opened: Sequence[CallState]) -> Counters:
         counters = self.turn.counters
-        remedies = dict(counters.remedies)
+        remedies = room.answered(counters.remedies)
         all_refused = bool(opened) and all(c.is_answered for c in opened)
         remedies["invalid_iterations"] = remedies.get("invalid_iterations", 0) + 1 if all_refused else 0
         remedies.pop("unfit_workers", None)
@@ -187,7 +187,7 @@ def fell_back(turn: Turn, model_index: int) -> Outcome:
 
 def rested(counters: Counters) -> Counters:
     """The counters of a turn whose wait will be over when somebody claims it; attempts stay counted."""
-    return replace(counters, last_error=None, retry_after_s=None)
+    return room.rested(replace(counters, last_error=None, retry_after_s=None))
 
 
 def ended(ending: Ending) -> Event:

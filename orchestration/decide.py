@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from orchestration import room
+from orchestration.context_window import Why
 from orchestration.errors import ErrorClass
 from orchestration.history import groups, in_doubt
 from orchestration.remedies import REMEDIES, wait_s
@@ -49,7 +51,7 @@ def decide(turn: Turn, signals: Signals) -> Step:
         return _answer_calls(turn)
     if turn.has_news:
         return TakeInbox()
-    if turn.counters.last_error is not None and not turn.has_rested:
+    if turn.counters.last_error is not None and (room.was_refused(turn) or not turn.has_rested):
         return _remedy(turn)
     return _call_model(turn)
 
@@ -127,6 +129,9 @@ def _remedy(turn: Turn) -> Step:
     counters, agent = turn.counters, turn.agent
     error = ErrorClass(counters.last_error or ErrorClass.UNKNOWN)
     remedy = REMEDIES[error]
+    smaller = room.after_refusal(turn, model_in_use(turn)) if remedy.compresses else None
+    if smaller is not None and not isinstance(smaller, Why):
+        return smaller
     has_fallback = remedy.falls_back and counters.model_index + 1 < len(agent.models)
     most = min(agent.attempts, remedy.most_attempts or agent.attempts) if has_fallback else agent.attempts
     if remedy.retries and counters.attempts < most:
@@ -137,7 +142,7 @@ def _remedy(turn: Turn) -> Step:
             return GiveUpWorker(WaitingFor.RETRY, pause)
     if has_fallback:
         return FallBack(counters.model_index + 1)
-    return End(_give_up(turn, error, remedy.exit_reason))
+    return End(_give_up(turn, error, remedy.exit_reason) if smaller is None else _is_full(turn, smaller))
 
 
 def _other_worker(turn: Turn) -> Step:
@@ -163,6 +168,12 @@ def _give_up(turn: Turn, error: ErrorClass, exit_reason: ExitReason) -> Ending:
     )
 
 
+def _is_full(turn: Turn, why: Why) -> Ending:
+    if turn.counters.grace_used:
+        return Ending(ExitReason.BUDGET_EXHAUSTED, output_text=budget_sentence(turn))
+    return room.cannot_go_on(turn, why)
+
+
 def model_in_use(turn: Turn) -> str:
     """The "provider:model" that the turn asks now: its agent's own, or the fallback that it has come to."""
     return turn.agent.models[min(turn.counters.model_index, len(turn.agent.models) - 1)]
@@ -171,11 +182,14 @@ def model_in_use(turn: Turn) -> str:
 def _call_model(turn: Turn) -> Step:
     counters = turn.counters
     model = model_in_use(turn)
-    if counters.iterations_used < turn.iterations_max:
-        return CallModel(model)
-    if counters.grace_used and turn.agent.grace is not Grace.OFF and not counters.remedies.get("grace_answered"):
-        return CallModel(model, is_grace=True)
-    return End(Ending(ExitReason.BUDGET_EXHAUSTED, output_text=budget_sentence(turn)))
+    is_grace = counters.iterations_used >= turn.iterations_max
+    may_have_grace = counters.grace_used and turn.agent.grace is not Grace.OFF
+    if is_grace and (not may_have_grace or counters.remedies.get("grace_answered")):
+        return End(Ending(ExitReason.BUDGET_EXHAUSTED, output_text=budget_sentence(turn)))
+    smaller = room.before_call(turn, model)
+    if isinstance(smaller, Why):
+        return End(_is_full(turn, smaller))
+    return smaller or CallModel(model, is_grace=is_grace)
 
 
 def budget_sentence(turn: Turn) -> str:

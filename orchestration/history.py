@@ -94,15 +94,18 @@ def message(turn: Turn, role: Role, origin: Origin, content: tuple[Block, ...]) 
     return Message(0, turn.id, turn.iteration, role, origin, content)
 
 
-def with_unique_ids(content: tuple[Block, ...], messages: Iterable[Message]) -> tuple[Block, ...]:
-    """`content` with an id of ours for every call whose own is missing, unusable or taken.
+def with_unique_ids(
+    content: tuple[Block, ...], messages: Iterable[Message], hidden: Collection[str] = ()
+) -> tuple[Block, ...]:
+    """`content` with an id of ours for every call whose own is missing, unusable or taken: by one of the messages, or
+    by one that is `hidden`.
 
     Providers refuse a repeated id in one request (PROVIDER_RULES: openai.duplicate_call, duplicate_call_history), and
     some servers number their calls anew in every reply.
     """
     if not any(isinstance(block, Call) for block in content):
         return content
-    taken = {b.id for m in messages if m.role is Role.ASSISTANT for b in m.content if isinstance(b, Call)}
+    taken = {*hidden} | {b.id for m in messages if m.role is Role.ASSISTANT for b in m.content if isinstance(b, Call)}
     blocks: list[Block] = []
     for block in content:
         if isinstance(block, Call):

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
-from orchestration import answers, history
+from orchestration import answers, compression, history, room
 from orchestration.carrying import Carried
 from orchestration.errors import CallInterrupted, ConfigError, ModelError, UnknownTool
-from orchestration.ports import ModelRequest, TimeLimits, ToolContext, ToolSpec
+from orchestration.ports import ModelClient, ModelRequest, Reply, TimeLimits, ToolContext, ToolSpec
 from orchestration.prompts import system_prompt
 from orchestration.runtime import Runtime
 from orchestration.steps import (
     Backoff,
     CallModel,
+    Compress,
     End,
     FallBack,
     GiveUpWorker,
@@ -25,6 +26,7 @@ from orchestration.steps import (
     Step,
     TakeInbox,
 )
+from orchestration.thinking import sent_messages
 from persistence import leases
 from persistence.database import patiently
 from persistence.records.message import Call, Result
@@ -41,6 +43,8 @@ def perform(step: Step, turn: Turn, carried: Carried, runtime: Runtime) -> Outco
     match step:
         case CallModel():
             return _call_model(step, turn, carried, runtime)
+        case Compress():
+            return _compress(step, turn, carried, runtime)
         case StartTools():
             return _start_tools(step, turn, runtime)
         case RunTools():
@@ -78,7 +82,6 @@ def end(turn: Turn, ending: Ending, *, under_way: Collection[str] = ()) -> Outco
 def _call_model(step: CallModel, turn: Turn, carried: Carried, runtime: Runtime) -> Outcome:
     provider, _, model = step.model.partition(":")
     agent = turn.agent
-    limits = TimeLimits(agent.connect_s, agent.first_token_s, agent.idle_s, agent.call_s)
     try:
         client = runtime.models(provider)
         specs = runtime.toolbox.specs(agent.tools)
@@ -87,24 +90,59 @@ def _call_model(step: CallModel, turn: Turn, carried: Carried, runtime: Runtime)
     request = ModelRequest(
         model=model,
         system=system_prompt(turn, model),
-        messages=turn.messages,
+        messages=sent_messages(turn, model),
         tools=specs,
         may_call_tools=not step.is_grace or agent.grace == "tools",
         max_output_tokens=agent.max_output_tokens,
-        limits=limits,
+        limits=_limits(turn),
     )
-    _prove_ownership(carried, runtime)
-    carried.begin_step(limits.connect_s + limits.call_s + _SLACK_S)
     attempt = answers.Attempt(turn, provider, model, step.is_grace)
+
+    def answered(reply: Reply, latency_s: float) -> Outcome:
+        return attempt.answered(reply, latency_s, {s.name: s for s in specs}, _checker(runtime, turn))
+
+    return _ask(client, request, attempt, answered, carried, runtime, lambda text: runtime.on_text(turn.id, text))
+
+
+def _compress(step: Compress, turn: Turn, carried: Carried, runtime: Runtime) -> Outcome:
+    provider, _, model = step.model.partition(":")
+    try:
+        client = runtime.models(provider)
+    except ConfigError as error:
+        return answers.unfit_worker(turn, runtime.worker, str(error))
+    attempt = compression.Attempt(turn, step, provider, model)
+    return _ask(client, attempt.request(_limits(turn)), attempt, attempt.answered, carried, runtime, _unheard)
+
+
+def _ask(
+    client: ModelClient,
+    request: ModelRequest,
+    attempt: answers.Attempt | compression.Attempt,
+    answered: Callable[[Reply, float], Outcome],
+    carried: Carried,
+    runtime: Runtime,
+    on_text: Callable[[str], None],
+) -> Outcome:
+    """Exactly one attempt at a request."""
+    _prove_ownership(carried, runtime)
+    carried.begin_step(request.limits.connect_s + request.limits.call_s + _SLACK_S)
     started = time.monotonic()
     try:
-        reply = client.reply(request, stop=carried.stop, on_text=lambda text: runtime.on_text(turn.id, text))
+        reply = client.reply(request, stop=carried.stop, on_text=on_text)
     except ModelError as error:
         return attempt.failed(error, time.monotonic() - started)
     except CallInterrupted:
         return attempt.interrupted(time.monotonic() - started)
-    check = _checker(runtime, turn)
-    return attempt.answered(reply, time.monotonic() - started, {s.name: s for s in specs}, check)
+    return answered(reply, time.monotonic() - started)
+
+
+def _limits(turn: Turn) -> TimeLimits:
+    agent = turn.agent
+    return TimeLimits(agent.connect_s, agent.first_token_s, agent.idle_s, agent.call_s)
+
+
+def _unheard(_text: str) -> None:
+    """The words of a summary are for nobody to watch."""
 
 
 def _checker(runtime: Runtime, turn: Turn) -> answers.Check:
@@ -140,7 +178,7 @@ def _run_tools(step: RunTools, turn: Turn, carried: Carried, runtime: Runtime) -
         stop=carried.stop,
         threads=turn.agent.tool_threads,
         timeout_s=turn.agent.tool_timeout_s,
-        result_chars=turn.agent.result_chars,
+        result_chars=room.result_chars(turn),
     )
     answered = doubtful + [answers.Answered(r.result, r.duration_s) for r in runs]
     return answers.tools_ran(turn, answered, step.then_start)

@@ -17,15 +17,16 @@ LONGEST_WAIT_S = 3600.0
 class Remedy:
     """What one class of error is good for.
 
-    `retries`: another attempt at the same model can help. `falls_back`: another model of the chain can. `most_attempts`
-    bounds the attempts at one model while another is left, where waiting for this one rarely pays. `exit_reason` ends
-    the turn when nothing is left.
+    `retries`: another attempt at the same model can help. `compresses`: a smaller request can. `falls_back`: another
+    model of the chain can. `most_attempts` bounds the attempts at one model while another is left, where waiting for
+    this one rarely pays. `exit_reason` ends the turn when nothing is left.
     """
 
     retries: bool
     exit_reason: ExitReason
     falls_back: bool = True
     most_attempts: int | None = None
+    compresses: bool = False
 
 
 _FAILED = ExitReason.PROVIDER_FAILED
@@ -42,8 +43,8 @@ REMEDIES: dict[ErrorClass, Remedy] = {
     ErrorClass.TIMEOUT: Remedy(True, _FAILED, most_attempts=_SOON),
     ErrorClass.TLS: Remedy(False, _FAILED),
     ErrorClass.MALFORMED_STREAM: Remedy(True, _FAILED),
-    ErrorClass.CONTEXT_OVERFLOW: Remedy(False, ExitReason.CONTEXT_OVERFLOW),
-    ErrorClass.PAYLOAD_TOO_LARGE: Remedy(False, ExitReason.CONTEXT_OVERFLOW),
+    ErrorClass.CONTEXT_OVERFLOW: Remedy(False, ExitReason.CONTEXT_OVERFLOW, compresses=True),
+    ErrorClass.PAYLOAD_TOO_LARGE: Remedy(False, ExitReason.CONTEXT_OVERFLOW, compresses=True),
     ErrorClass.MODEL_NOT_FOUND: Remedy(False, _FAILED),
     ErrorClass.CONTENT_POLICY: Remedy(False, ExitReason.REFUSED),
     ErrorClass.REFUSAL: Remedy(False, ExitReason.REFUSED),

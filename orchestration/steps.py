@@ -48,6 +48,22 @@ class FallBack:
 
 
 @dataclass(frozen=True, slots=True)
+class Compress:
+    """Exactly one attempt at a summary of these messages, which then stands in their place.
+
+    `summary_tokens` is how long it should be at most, `room` what the model that writes it can be shown (both in
+    tokens). `target_seq` is where the pass ends that this may be only a piece of.
+    """
+
+    model: str
+    from_seq: int
+    to_seq: int
+    target_seq: int
+    summary_tokens: int
+    room: int
+
+
+@dataclass(frozen=True, slots=True)
 class Backoff:
     """Rest in place, watching the interrupt."""
 
@@ -79,4 +95,6 @@ class End:
     ending: Ending
 
 
-Step: TypeAlias = CallModel | StartTools | RunTools | FallBack | Backoff | GiveUpWorker | TakeInbox | HandBack | End
+Step: TypeAlias = (
+    CallModel | StartTools | RunTools | FallBack | Compress | Backoff | GiveUpWorker | TakeInbox | HandBack | End
+)

@@ -56,6 +56,8 @@ class AgentSettings:
     tool_timeout_s: float | None = None
     result_chars: int = 100_000
     compress_at: float = 0.5
+    compress_model: str | None = None
+    compress_window: int | None = None
     on_busy: OnBusy = OnBusy.QUEUE
     workspace: str | None = None
 

@@ -17,10 +17,9 @@ from persistence.records.message import (
     content_from_json,
 )
 
-# Where the parts of a compression stand in its content: the notice before the summary, the summary, the notice after
-# it, then the words of the user that are carried along as they are.
-_SUMMARY = 1
-_CARRIED = 3
+# Where the parts of a compression stand in its content: a notice, the summary, a notice; what the user added to the
+# request, a notice; then the blocks of the request itself. A part that there is none of is an empty text.
+_SUMMARY, _ADDED, _REQUEST = 1, 3, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +49,26 @@ class Compression:
 
     @property
     def summary(self) -> str:
-        block = self.content[_SUMMARY]
-        assert isinstance(block, Text)
-        return block.text
+        return self._text(_SUMMARY)
 
     @property
-    def carried(self) -> tuple[Block, ...]:
-        """The user's words that must not be lost in a summary."""
-        return self.content[_CARRIED:]
+    def added(self) -> str:
+        """What the user added to the request while it was worked on."""
+        return self._text(_ADDED)
+
+    @property
+    def request(self) -> tuple[Block, ...]:
+        """The request that is worked on, if it is one of the hidden messages."""
+        return self.content[_REQUEST:]
 
     def message(self) -> Message:
         """What stands in the place of the messages; it bears the number of the first of them."""
         return Message(self.from_seq, self.turn_id, 0, Role.USER, Origin.NOTICE, self.content)
+
+    def _text(self, place: int) -> str:
+        block = self.content[place]
+        assert isinstance(block, Text), "every part before the request is words"
+        return block.text
 
     def hides(self, message: Message) -> bool:
         return self.from_seq <= message.seq <= self.to_seq

@@ -16,7 +16,7 @@ from tests.store.outcomes import answer, claim, claimed, ending, news_of, result
 from tests.store.test_checkpoint_writes import same_in_memory_and_stored
 from tests.support.workbench import Bench
 
-CARRIED = (Text("the request"), Image("image/png", data="aGk="))
+REQUEST = (Text("The request."), Image("image/png", data="aGk="))
 
 
 def with_iterations(bench: Bench, n: int) -> Turn:
@@ -36,7 +36,7 @@ def renamed(outcome: Outcome, call_id: str) -> Outcome:
 
 
 def compression(turn: Turn, from_seq: int, to_seq: int) -> Compression:
-    content = (Text("Before."), Text("What happened."), Text("After."), *CARRIED)
+    content = (Text("Before."), Text("What happened."), Text("After."), Text("In metres."), Text("It was:"), *REQUEST)
     n = turn.compression.n + 1 if turn.compression else 1
     return Compression(n, turn.id, from_seq, to_seq, content, Weight(turn.last_seq, 1234), 1.1)
 
@@ -55,9 +55,10 @@ def test_the_model_sees_the_summary_in_the_place_of_the_messages(bench: Bench) -
     assert [m.seq for m in after.messages] == [1, 2, 3, 4, 8, 9]
     notice = after.messages[3]
     assert (notice.role, notice.origin) == (Role.USER, Origin.NOTICE)
-    assert notice.text == "Before.What happened.After.the request"
-    assert after.compression is not None
-    assert (after.compression.summary, after.compression.carried) == ("What happened.", CARRIED)
+    assert notice.text == "Before.What happened.After.In metres.It was:The request."
+    shown = after.compression
+    assert shown is not None
+    assert (shown.summary, shown.added, shown.request) == ("What happened.", "In metres.", REQUEST)
     assert after.hidden_call_ids == {"call1", "call2"}
     assert bench.events(turn.id)[-1] == "compression.done"
 

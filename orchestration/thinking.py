@@ -1,0 +1,41 @@
+"""Which thinking of a history may go back to its model. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from weakref import WeakKeyDictionary
+
+from persistence.records.message import Message, Thinking
+from persistence.records.turn import Turn
+
+# Models for which a thinking block counts only while system prompt, tools and all messages before it are unchanged, and
+# which refuse it otherwise: https://platform.claude.com/docs/en/build-with-claude/extended-thinking
+_BINDS_TO_PREFIX = re.compile(r"claude-(fable|mythos)-")
+
+_bare: WeakKeyDictionary[Message, Message] = WeakKeyDictionary()
+
+
+def sent_messages(turn: Turn, model: str) -> Sequence[Message]:
+    """The turn's messages as `model` may be shown them.
+
+    A compression changes what stands before the messages after it. Where the model binds thinking to that, those that
+    were there already go without their thinking, all of it, which is allowed; any other model gets every message that
+    it gets to the byte. The same messages are returned every time, so that an encoder knows them again.
+    """
+    compression = turn.compression
+    if compression is None or not _BINDS_TO_PREFIX.search(model):
+        return turn.messages
+    old = range(compression.to_seq + 1, compression.weight.seq + 1)
+    return [_without_thinking(m) if m.seq in old else m for m in turn.messages]
+
+
+def _without_thinking(message: Message) -> Message:
+    bare = _bare.get(message)
+    if bare is None:
+        content = tuple(b for b in message.content if not isinstance(b, Thinking))
+        bare = message if len(content) == len(message.content) else replace(message, content=content)
+        if bare is not message:  # a key must not be kept alive by its own value
+            _bare[message] = bare
+    return bare
