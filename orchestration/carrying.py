@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from uuid import UUID
 
 from orchestration.steps import Signals
 from orchestration.stopping import Stop
+from persistence.errors import LeaseHeld
 from persistence.leases import Held
 from persistence.records.turn import Turn
 
@@ -92,7 +94,21 @@ class Registry:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._carried: dict[UUID, Carried] = {}
+        self._claiming: set[UUID] = set()
         self._is_draining = False
+
+    @contextmanager
+    def claiming(self, turn_id: UUID) -> Generator[None]:
+        """Keep the other threads of the process from claiming the turn meanwhile. Raises LeaseHeld if one is at it."""
+        with self._lock:
+            if turn_id in self._claiming:
+                raise LeaseHeld(f"turn {turn_id} is just being claimed here")
+            self._claiming.add(turn_id)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._claiming.discard(turn_id)
 
     def add(self, carried: Carried) -> None:
         with self._lock:

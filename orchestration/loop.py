@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
+from itertools import count
 from uuid import UUID
 
 from orchestration.carrying import Carried
@@ -31,18 +32,10 @@ def run_turn(turn_id: UUID, runtime: Runtime, *, alone: bool = False) -> Turn:
     """
     if runtime.registry.is_draining:
         raise LeaseHeld(f"turn {turn_id} is left to another worker: this one is leaving")
-    asked_at = time.monotonic()
-    turn = turns.claim(
-        runtime.database,
-        turn_id,
-        worker=runtime.worker,
-        lease=runtime.lease,
-        slice_=runtime.slice_,
-        alone=alone,
-        workspace_id=runtime.workspace_id,
-    )
-    carried = Carried(turn, asked_at=asked_at, alone=alone)
-    runtime.registry.add(carried)
+    with runtime.registry.claiming(turn_id):
+        carried = _claim(turn_id, runtime, alone=alone)
+        runtime.registry.add(carried)
+    turn = carried.turn
     try:
         runtime.on_claimed(turn.id)
         while turn.is_ours_to_move:
@@ -51,6 +44,28 @@ def run_turn(turn_id: UUID, runtime: Runtime, *, alone: bool = False) -> Turn:
         return turn
     finally:
         runtime.registry.remove(carried)
+
+
+def _claim(turn_id: UUID, runtime: Runtime, *, alone: bool) -> Carried:
+    """Claim and load the turn, waiting for Postgres. A claim whose answer was lost is taken over by the next try: to leave
+    it to the reaper would count a crash against the turn."""
+    tries = count()
+
+    def attempt() -> Carried:
+        asked_at = time.monotonic()
+        turn = turns.claim(
+            runtime.database,
+            turn_id,
+            worker=runtime.worker,
+            lease=runtime.lease,
+            slice_=runtime.slice_,
+            alone=alone,
+            workspace_id=runtime.workspace_id,
+            again=next(tries) > 0 and runtime.registry.get(turn_id) is None,
+        )
+        return Carried(turn, asked_at=asked_at, alone=alone)
+
+    return patiently(attempt, give_up=lambda: runtime.registry.is_draining)
 
 
 def advance(turn: Turn, carried: Carried, runtime: Runtime) -> Turn:

@@ -43,8 +43,7 @@ class LeaseKeeper:
                 signs = found.get(was_held.turn_id)
                 if signs is None:
                     if each.held == was_held and self._parts.registry.get(was_held.turn_id) is each:
-                        log.warning("turn.lease_lost", extra={"turn_id": str(was_held.turn_id)})
-                        each.lose()
+                        each.lose()  # or it has just ended: its own thread knows, and says so
                     continue
                 each.confirm(asked_at)
                 if signs.is_interrupted:
