@@ -233,7 +233,7 @@ def spending_of(row: Row) -> Spending:
         unknown_attempts=row["unknown_attempts"],
         estimated_tokens=row["estimated_tokens"],
         estimated_cost_usd=row["estimated_cost_usd"],
-        lost_attempts=row["lost_attempts"],
+        lost_attempts=row.get("lost_attempts", 0),
     )
 
 

@@ -12,14 +12,15 @@ from uuid import UUID
 from persistence.database import Database, Row
 from persistence.errors import NotFound
 from persistence.records.message import Message
+from persistence.records.spending import Spending
 from persistence.records.turn import ExitReason, TurnStatus
 from persistence.records.usage import Usage
-from persistence.turns import to_message, usage_of
+from persistence.turns import spending_of, to_message, usage_of
 
 
 @dataclass(frozen=True, slots=True)
 class TurnView:
-    """A turn as `show` and `list` give it. `message` is the sentence of a failure; `cost_usd` is None when unknown."""
+    """A turn as `show` and `list` give it. `message` is the sentence of its ending, where it needs one."""
 
     turn_id: UUID
     session_id: UUID
@@ -33,8 +34,7 @@ class TurnView:
     iterations_max: int
     grace_used: bool
     usage: Usage
-    unknown_attempts: int
-    cost_usd: Decimal | None
+    spending: Spending
     crash_count: int
     fencing_token: int
     waiting_for: str | None
@@ -45,6 +45,29 @@ class TurnView:
     ended_at: datetime | None
     resumes: int
     worker: str | None
+
+    def spent_as_json(self) -> dict[str, Any]:
+        """What the turn used and what that costs, in the words of the public JSON. A cost that is not known is null."""
+        usage, spending = self.usage, self.spending
+        return {
+            "usage": {
+                "input_tokens": usage.input_tokens,
+                "output_tokens": usage.output_tokens,
+                "cache_read_tokens": usage.cache_read_tokens,
+                "cache_write_tokens": usage.cache_write_tokens,
+                "reasoning_tokens": usage.reasoning_tokens,
+                "unknown_attempts": spending.unknown_attempts,
+                "unpriced_attempts": spending.unpriced_attempts,
+                "estimated_tokens": spending.estimated_tokens,
+            },
+            "cost_usd": _number(spending.total_usd),
+            "known_cost_usd": _number(spending.cost_usd),
+            "estimated_cost_usd": _number(spending.estimated_cost_usd),
+        }
+
+
+def _number(dollars: Decimal | None) -> float | None:
+    return None if dollars is None else float(dollars)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +95,7 @@ class WorkerView:
 _VIEW = """
 SELECT t.id, t.session_id, a.name AS agent, t.status, t.exit_reason, t.result, t.iterations_used, t.iterations_max,
   t.grace_used, t.input_tokens, t.output_tokens, t.cache_read_tokens, t.cache_write_tokens, t.reasoning_tokens,
-  t.unknown_attempts, t.cost_usd, t.crash_count, t.fencing_token, t.waiting_for, t.batch_id, t.parent_turn_id,
+  t.cost_usd, t.unpriced_attempts, t.unknown_attempts, t.estimated_tokens, t.estimated_cost_usd, t.crash_count, t.fencing_token, t.waiting_for, t.batch_id, t.parent_turn_id,
   t.created_at, t.started_at, t.ended_at, t.resumes, t.worker,
   CASE WHEN t.status <> 'running' THEN NULL
     WHEN EXISTS (SELECT FROM tool_calls c WHERE c.turn_id = t.id AND c.status IN ('open', 'started')) THEN 'acting'
@@ -156,8 +179,7 @@ def _to_view(row: Row) -> TurnView:
         iterations_max=row["iterations_max"],
         grace_used=row["grace_used"],
         usage=usage_of(row),
-        unknown_attempts=row["unknown_attempts"],
-        cost_usd=row["cost_usd"],
+        spending=spending_of(row),
         crash_count=row["crash_count"],
         fencing_token=row["fencing_token"],
         waiting_for=row["waiting_for"],

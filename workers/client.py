@@ -70,10 +70,12 @@ class Client:
     ) -> Submitted:
         """Store a turn and wake it. Once this has returned, it reaches an ending on its own.
 
-        Raises ConfigError (agent, model, settings), UnknownTool, NotFound (session), Refused, DuplicateTurn,
+        Raises ConfigError (agent, model, price, settings), UnknownTool, NotFound (session), Refused, DuplicateTurn,
         DatabaseUnavailable.
         """
         resolved = config.resolve_agent(self.config, agent, overrides)
+        if resolved.max_cost_usd is not None:
+            config.check_prices(self.config, resolved)
         registry.resolve(resolved.tools)
         asked = Request(prompt, resolved, session_id, idempotency_key, priority, queue)
         submitted = submission.submit(self.database, asked)

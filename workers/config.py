@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestration.errors import ConfigError
+from orchestration.providers.pricing import PriceBook
 from orchestration.providers.settings import ENV_REFERENCE, Api, ModelLimits, Price, ProviderSettings
 from persistence.records.agent import AgentSettings
+from persistence.records.usage import Usage
 from workers import config_file
 from workers.config_file import AgentEntry, ConfigFile, ProviderEntry, guess
 from workers.settings import Settings
@@ -90,6 +92,22 @@ def resolve_agent(config: Config, name: str, overrides: Mapping[str, str] | None
     changed = AgentSettings(name=name, **entry.model_dump())
     _check_models(changed, config.providers, where="--set")
     return changed
+
+
+def check_prices(config: Config, agent: AgentSettings) -> None:
+    """That every model which an agent with a capped cost may come to has a price: the cap could not be kept without it.
+
+    Raises ConfigError with what to write.
+    """
+    prices = PriceBook(config.providers, config.prices)
+    for model in agent.models:
+        provider, _, name = model.partition(":")
+        if prices(provider, name, Usage()) is None:
+            raise ConfigError(
+                f"max_cost_usd is set, but no price of {model!r} is known, so the cap could not be kept: add "
+                f'[prices."{name}"] with input_usd_per_million and output_usd_per_million to perdure.toml (0 where it '
+                "is free), or leave max_cost_usd out (--set max_cost_usd=none)."
+            )
 
 
 def _read_file(settings: Settings) -> tuple[str, Mapping[str, Any]]:

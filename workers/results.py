@@ -87,15 +87,7 @@ def _state(view: TurnView) -> tuple[str, Any]:
         "status": view.status.value,
         "exit_reason": str(view.exit_reason),
         "output_text": view.output_text,
-        "usage": {
-            "input_tokens": view.usage.input_tokens,
-            "output_tokens": view.usage.output_tokens,
-            "cache_read_tokens": view.usage.cache_read_tokens,
-            "cache_write_tokens": view.usage.cache_write_tokens,
-            "reasoning_tokens": view.usage.reasoning_tokens,
-            "unknown_attempts": view.unknown_attempts,
-        },
-        "cost_usd": None if view.cost_usd is None else float(view.cost_usd),
+        **view.spent_as_json(),
     }
 
 

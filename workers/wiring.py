@@ -15,6 +15,7 @@ from orchestration.carrying import Registry
 from orchestration.errors import ConfigError
 from orchestration.ports import ModelClient
 from orchestration.providers import catalog
+from orchestration.providers.pricing import PriceBook
 from orchestration.runtime import Runtime
 from orchestration.tools.toolbox import RegistryToolbox
 from persistence import ids
@@ -91,6 +92,7 @@ class Parts:
     config: Config
     runtime: Runtime
     toolbox: RegistryToolbox
+    prices: PriceBook
     renewals: Database
     keys: redis.Redis
     libpq_url: str
@@ -112,6 +114,7 @@ def assemble(settings: Settings, *, on_claimed: Callable[[UUID], None]) -> Parts
     configured = config.load(settings)
     workspaces = Workspaces(settings.workspace)
     toolbox = RegistryToolbox()
+    prices = PriceBook(configured.providers, configured.prices)
     runtime = Runtime(
         database=Database(found.database_url, connections=_TURN_CONNECTIONS, name="perdure worker"),
         models=Models(configured),
@@ -122,12 +125,14 @@ def assemble(settings: Settings, *, on_claimed: Callable[[UUID], None]) -> Parts
         lease=timedelta(seconds=settings.lease_s),
         slice_=timedelta(seconds=settings.slice_s),
         on_claimed=on_claimed,
+        prices=prices,
     )
     return Parts(
         settings=settings,
         config=configured,
         runtime=runtime,
         toolbox=toolbox,
+        prices=prices,
         renewals=Database(found.database_url, connections=1, name="perdure renewals", is_patient_about_disk=False),
         keys=wakes.connect(found.redis_url),
         libpq_url=libpq_url(found.database_url),

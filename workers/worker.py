@@ -21,7 +21,6 @@ from persistence.errors import DatabaseUnavailable
 from persistence.queue import WorkerSigns
 from workers import alone, identity, process, results, supervisor, telemetry, wakes, wiring
 from workers.celery_app import app
-from workers.config import Config
 from workers.identity import Identity
 from workers.interrupts import INTERVAL_S as WATCH_EVERY_S
 from workers.interrupts import InterruptWatcher
@@ -107,16 +106,17 @@ def _start_parts(settings: Settings, *, takes_back: bool = True) -> Parts:
     if takes_back:
         _take_back_from_the_dead(parts)
     process.start(parts)
-    threading.Thread(target=_preload, args=(parts.config,), name="preload", daemon=True).start()
+    threading.Thread(target=_preload, args=(parts,), name="preload", daemon=True).start()
     return parts
 
 
-def _preload(configured: Config) -> None:
-    """Import the SDKs that turns will need, and spare the garbage collector all that stays for the life of the process.
+def _preload(parts: Parts) -> None:
+    """Import what turns will need of the SDKs and the price list, and spare the garbage collector all that stays for good.
 
     Every turn stands still while it looks through 300,000 objects: 0.1 to 0.2 s.
     """
-    catalog.preload(sorted({provider.api for provider in configured.providers.values()}))
+    catalog.preload(sorted({provider.api for provider in parts.config.providers.values()}))
+    parts.prices.preload()
     gc.freeze()
 
 

@@ -42,6 +42,11 @@ class Spending:
         )
 
     @property
+    def total_usd(self) -> Decimal | None:
+        """What the reported usage costs; None where that is not known: a price of it is missing, or there is none of it."""
+        return None if self.unpriced_attempts else self.cost_usd
+
+    @property
     def all_usd(self) -> Decimal:
         """Everything that counts towards a cap: what is known, and what is estimated."""
         return sum_of(self.cost_usd, self.estimated_cost_usd) or Decimal(0)

@@ -108,6 +108,7 @@ REFUSED = [
     (("submit", "hi", "--set", "max_tokens_total=99999999999999999999"), ("max_tokens_total",)),
     (("submit", "hi", "--set", "deadline_s=1e300"), ("deadline_s", "less than or equal to")),
     (("submit", "hi", "--set", "max_cost_usd=1e300"), ("max_cost_usd",)),
+    (("submit", "hi", "--set", "max_cost_usd=1"), ("no price of 'main:scripted-answer'", '[prices."scripted-answer"]')),
     (("submit", "hi", "--session", NOBODY), (f"no session {NOBODY}",)),
     (("submit", "  "), ("the prompt is empty",)),
     (("show", NOBODY), (f"no turn {NOBODY}", "perdure list")),

@@ -30,6 +30,8 @@ SHOW_KEYS = {
     "grace_used",
     "usage",
     "cost_usd",
+    "known_cost_usd",
+    "estimated_cost_usd",
     "crash_count",
     "fencing_token",
     "waiting_for",
@@ -46,6 +48,8 @@ USAGE_KEYS = {
     "cache_write_tokens",
     "reasoning_tokens",
     "unknown_attempts",
+    "unpriced_attempts",
+    "estimated_tokens",
 }
 
 

@@ -30,7 +30,7 @@ def test_a_worker_killed_in_a_model_call_costs_that_call_and_nothing_else(bench:
     assert [r.step for r in turn.requests] == [0, 1, 1]
     assert turn.requests[1].messages == turn.requests[2].messages
     assert turn.starts("send") == 1
-    assert (view.crash_count, view.unknown_attempts) == (1, 1)
+    assert (view.crash_count, view.spending.unknown_attempts) == (1, 1)
 
 
 def test_a_worker_killed_in_tools_repeats_only_what_may_be_repeated(bench: Bench) -> None:

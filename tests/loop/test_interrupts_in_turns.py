@@ -101,7 +101,7 @@ def test_a_turn_interrupted_while_the_model_answers_ends_at_once_and_counts_the_
     view = bench.view(turn_id)
     assert (turn.exit_reason, view.output_text) == (ExitReason.INTERRUPTED_BY_USER, "")
     assert took_s < 1
-    assert (bench.model.calls, view.unknown_attempts) == (1, 1)
+    assert (bench.model.calls, view.spending.unknown_attempts) == (1, 1)
     assert [c["error"] for c in bench.everything(turn_id)["model_calls"]] == ["interrupted"]
 
 

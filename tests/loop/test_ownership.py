@@ -246,7 +246,7 @@ def test_a_turn_that_kills_its_workers_ends_after_as_many_as_are_allowed(bench: 
     view = bench.view(turn_id)
     assert (turn.exit_reason, view.crash_count, bench.model.calls) == (ExitReason.WORKER_LOST, 3, 3)
     assert "3 times" in (view.message or "")
-    assert view.unknown_attempts == 3
+    assert view.spending.unknown_attempts == 3
 
 
 def test_an_answer_clears_a_turn_that_had_lost_its_worker(bench: Bench) -> None:

@@ -267,3 +267,23 @@ def test_a_wrong_setting_of_one_turn_is_one_sentence(key: str, text: str, told: 
 
     assert told in str(error.value)
     assert str(error.value).startswith("--set")
+
+
+PRICE = '[prices."{}"]\ninput_usd_per_million = 1\noutput_usd_per_million = 2\n'
+
+
+def test_a_capped_cost_needs_a_price_for_every_model_of_the_chain(load: Load) -> None:
+    text = AGENT + 'fallbacks = ["main:n"]\n'
+    for known in ("", PRICE.format("m")):
+        loaded = load(text + known)
+        with pytest.raises(ConfigError, match=r'no price of \'main:[mn]\' is known.*add \[prices\."[mn]"\]'):
+            config.check_prices(loaded, loaded.agents["default"])
+
+    loaded = load(text + PRICE.format("m") + PRICE.format("main:n"))
+    config.check_prices(loaded, loaded.agents["default"])
+
+
+def test_the_models_of_the_public_providers_have_prices(load: Load) -> None:
+    loaded = load('[providers.openai]\napi = "openai-chat"\n[agents.default]\nmodel = "openai:gpt-5-mini"\n')
+
+    config.check_prices(loaded, loaded.agents["default"])

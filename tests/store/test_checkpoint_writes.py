@@ -221,7 +221,7 @@ def test_an_attempt_whose_cost_is_not_known_is_counted_apart(bench: Bench) -> No
     store(bench, turn, Outcome(turn.counters, model_call=model_call(turn, "timeout", usage=None)))
 
     view = bench.view(turn.id)
-    assert (view.usage, view.unknown_attempts) == (Usage(), 1)
+    assert (view.usage, view.spending.unknown_attempts) == (Usage(), 1)
     assert bench.everything(turn.id)["model_calls"][0]["input_tokens"] is None
 
 

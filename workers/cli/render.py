@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from orchestration.costs import dollars
 from persistence.events import StoredEvent
 from persistence.records.message import Block, Call, Image, Opaque, Result, Text, Thinking
+from persistence.records.spending import Spending
 from persistence.views import MessageView, TurnView, WorkerView
 from workers.cli.notices import one_line, printable
 
@@ -48,8 +50,8 @@ def summary(view: TurnView) -> str:
         _times(view.iterations_used, "iteration"),
         tokens(used.input_tokens + used.cache_read_tokens + used.cache_write_tokens, used.output_tokens),
     ]
-    if view.cost_usd is not None:
-        parts.append(f"${view.cost_usd:.4f}")
+    if view.spending.cost_usd is not None:
+        parts.append(("at least " if view.spending.unpriced_attempts else "") + dollars(view.spending.cost_usd))
     if view.started_at and view.ended_at:
         parts.append(seconds((view.ended_at - view.started_at).total_seconds()))
     if view.crash_count:
@@ -71,8 +73,8 @@ def card(view: TurnView) -> str:
         "iterations": f"{view.iterations_used} of {view.iterations_max}" + (", grace call" if view.grace_used else ""),
         "tokens": f"{used.input_tokens} in, {used.output_tokens} out, {used.cache_read_tokens} read from and "
         f"{used.cache_write_tokens} written to a cache, {used.reasoning_tokens} of reasoning",
-        "unknown": _times(view.unknown_attempts, "attempt") + " of unknown cost" if view.unknown_attempts else None,
-        "cost": None if view.cost_usd is None else f"${view.cost_usd:.4f}",
+        "cost": _cost(view.spending),
+        "estimated": _estimated(view.spending),
         "workers lost": view.crash_count or None,
         "parent": view.parent_turn_id,
         "batch": view.batch_id,
@@ -87,7 +89,7 @@ def card(view: TurnView) -> str:
 
 def table(views: Sequence[TurnView]) -> str:
     """A line a turn, its id first and whole: what other commands want."""
-    head = ("TURN", "STATUS", "REASON", "AGENT", "ITERATIONS", "TOKENS", "CREATED")
+    head = ("TURN", "STATUS", "REASON", "AGENT", "ITERATIONS", "TOKENS", "COST", "CREATED")
     rows = [head, *(_row(view) for view in views)]
     widths = [max(len(row[n]) for row in rows) for n in range(len(head))]
     return printable("\n".join("  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows))
@@ -125,8 +127,26 @@ def _row(view: TurnView) -> tuple[str, ...]:
         view.agent,
         f"{view.iterations_used}/{view.iterations_max}",
         str(view.usage.total),
+        "" if view.spending.total_usd is None else dollars(view.spending.total_usd),
         _instant(view.created_at),
     )
+
+
+def _cost(spending: Spending) -> str | None:
+    known = None if spending.cost_usd is None else dollars(spending.cost_usd)
+    if not spending.unpriced_attempts:
+        return known
+    without = f"no price is known for {_times(spending.unpriced_attempts, 'attempt')}"
+    return f"unknown: {without}" if known is None else f"at least {known}: {without}"
+
+
+def _estimated(spending: Spending) -> str | None:
+    """What may have been billed beside the cost, and nobody told."""
+    if not spending.unknown_attempts:
+        return None
+    cost = "" if spending.estimated_cost_usd is None else f", {dollars(spending.estimated_cost_usd)}"
+    told = f"about {spending.estimated_tokens} tokens{cost}, for" if spending.estimated_tokens else "nothing yet for"
+    return f"{told} {_times(spending.unknown_attempts, 'attempt')} whose usage is not known"
 
 
 def _block(block: Block, open_calls: frozenset[str]) -> str:

@@ -6,8 +6,9 @@ interrupt       {"turn_id", "status"}
 show, list      {"turn_id", "session_id", "agent", "status", "exit_reason", "activity", "output_text",
                 "error": null | {"code", "message"}, "iterations": {"used", "max"}, "grace_used",
                 "usage": {"input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens",
-                "reasoning_tokens", "unknown_attempts"}, "cost_usd", "crash_count", "fencing_token", "waiting_for",
-                "batch_id", "parent_turn_id", "created_at", "started_at", "ended_at"}
+                "reasoning_tokens", "unknown_attempts", "unpriced_attempts", "estimated_tokens"}, "cost_usd",
+                "known_cost_usd", "estimated_cost_usd", "crash_count", "fencing_token", "waiting_for", "batch_id",
+                "parent_turn_id", "created_at", "started_at", "ended_at"}
 history         {"seq", "turn_id", "iteration", "role", "origin", "content": [blocks], "compressed"}, a line a message
                 blocks: {"type": "text", "text"}, {"type": "tool_call", "id", "name", "arguments"},
                 {"type": "tool_result", "id", "content", "is_error", "status"}, {"type": "thinking", "text", "native"},
@@ -15,8 +16,10 @@ history         {"seq", "turn_id", "iteration", "role", "origin", "content": [bl
 events          {"seq", "at", "type", …}, a line an event
 up              {"database_url", "redis_url"}
 
-Instants are ISO 8601 in UTC; "arguments" is the model's own JSON text; "cost_usd" is null where it is not known; "error"
-is there for failed turns only, and its "code" is the exit reason.
+Instants are ISO 8601 in UTC; "arguments" is the model's own JSON text; "error" is there for failed turns only, and its
+"code" is the exit reason. "cost_usd" is what the usage costs, null where that is not known: a price is missing for
+"unpriced_attempts" of it, and "known_cost_usd" is the cost of the others. "unknown_attempts" are beside all of that: they
+may have been billed and nobody told their usage, so "estimated_tokens" and "estimated_cost_usd" stand in for it.
 """
 
 from __future__ import annotations
@@ -50,7 +53,6 @@ def submitted(found: Submitted) -> Json:
 
 def turn(view: TurnView) -> Json:
     failed = view.status is TurnStatus.FAILED
-    usage = view.usage
     return {
         "turn_id": str(view.turn_id),
         "session_id": str(view.session_id),
@@ -62,15 +64,7 @@ def turn(view: TurnView) -> Json:
         "error": {"code": _text(view.exit_reason), "message": view.message or ""} if failed else None,
         "iterations": {"used": view.iterations_used, "max": view.iterations_max},
         "grace_used": view.grace_used,
-        "usage": {
-            "input_tokens": usage.input_tokens,
-            "output_tokens": usage.output_tokens,
-            "cache_read_tokens": usage.cache_read_tokens,
-            "cache_write_tokens": usage.cache_write_tokens,
-            "reasoning_tokens": usage.reasoning_tokens,
-            "unknown_attempts": view.unknown_attempts,
-        },
-        "cost_usd": None if view.cost_usd is None else float(view.cost_usd),
+        **view.spent_as_json(),
         "crash_count": view.crash_count,
         "fencing_token": view.fencing_token,
         "waiting_for": view.waiting_for,

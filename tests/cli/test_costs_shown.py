@@ -1,0 +1,103 @@
+"""What people and programs are told of a turn's cost: what is known, what is not, and what is only estimated."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from uuid import UUID
+
+import pytest
+
+from persistence.records.spending import Spending
+from persistence.records.turn import TurnStatus
+from persistence.records.usage import Usage
+from persistence.views import TurnView
+from workers.cli import render, shapes
+
+CENT = Decimal("0.01")
+
+
+def view(spending: Spending) -> TurnView:
+    at = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    return TurnView(
+        turn_id=UUID(int=1),
+        session_id=UUID(int=2),
+        agent="default",
+        status=TurnStatus.RUNNING,
+        exit_reason=None,
+        activity="thinking",
+        output_text=None,
+        message=None,
+        iterations_used=1,
+        iterations_max=90,
+        grace_used=False,
+        usage=Usage(10, 2),
+        spending=spending,
+        crash_count=0,
+        fencing_token=1,
+        waiting_for=None,
+        batch_id=None,
+        parent_turn_id=None,
+        created_at=at,
+        started_at=at,
+        ended_at=None,
+        resumes=0,
+        worker="w",
+    )
+
+
+def facts(spending: Spending) -> dict[str, str]:
+    lines = render.card(view(spending)).splitlines()
+    return {name: rest.strip() for name, _, rest in (line.partition(" ") for line in lines)}
+
+
+@pytest.mark.parametrize(
+    ("spending", "cost", "estimated"),
+    [
+        (Spending(), None, None),
+        (Spending(cost_usd=CENT), "$0.01", None),
+        (Spending(cost_usd=Decimal("0.000012")), "$0.000012", None),
+        (Spending(cost_usd=Decimal(0)), "$0.00", None),
+        (Spending(unpriced_attempts=2), "unknown: no price is known for 2 attempts", None),
+        (Spending(cost_usd=CENT, unpriced_attempts=1), "at least $0.01: no price is known for 1 attempt", None),
+        (
+            Spending(CENT, 0, 1, 900, 2 * CENT),
+            "$0.01",
+            "about 900 tokens, $0.02, for 1 attempt whose usage is not known",
+        ),
+        (Spending(unknown_attempts=2, estimated_tokens=9), None, "about 9 tokens, for 2 attempts whose usage is not known"),
+        (
+            Spending(unknown_attempts=1, lost_attempts=1),
+            None,
+            "nothing yet for 1 attempt whose usage is not known",
+        ),
+    ],
+)  # fmt: skip
+def test_show_says_what_is_known_and_keeps_the_estimate_apart(
+    spending: Spending, cost: str | None, estimated: str | None
+) -> None:
+    told = facts(spending)
+
+    assert (told.get("cost"), told.get("estimated")) == (cost, estimated)
+
+
+def test_the_summary_of_a_turn_never_shows_a_part_of_its_cost_as_the_whole() -> None:
+    assert "$" not in render.summary(view(Spending()))
+    assert ", $0.01" in render.summary(view(Spending(cost_usd=CENT)))
+    assert ", at least $0.01" in render.summary(view(Spending(cost_usd=CENT, unpriced_attempts=1)))
+
+
+def test_the_list_shows_a_cost_only_where_it_is_whole() -> None:
+    _, known, partial = render.table([view(Spending(cost_usd=CENT)), view(Spending(CENT, 1))]).splitlines()
+
+    assert "$0.01" in known
+    assert "$" not in partial
+
+
+def test_the_json_has_null_for_a_cost_that_is_not_known_and_what_is_known_beside_it() -> None:
+    whole, partial = (shapes.turn(view(s)) for s in (Spending(cost_usd=CENT), Spending(CENT, 3, 2, 900, 2 * CENT)))
+
+    assert (whole["cost_usd"], whole["known_cost_usd"], whole["estimated_cost_usd"]) == (0.01, 0.01, None)
+    assert (partial["cost_usd"], partial["known_cost_usd"], partial["estimated_cost_usd"]) == (None, 0.01, 0.02)
+    told = {name: partial["usage"][name] for name in ("unpriced_attempts", "unknown_attempts", "estimated_tokens")}
+    assert told == {"unpriced_attempts": 3, "unknown_attempts": 2, "estimated_tokens": 900}
