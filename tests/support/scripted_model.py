@@ -17,7 +17,7 @@ from orchestration.providers.wire.decoding import arguments
 from persistence.records.message import Block, Call, Origin, Role, Text
 from persistence.records.text import clean
 from persistence.records.usage import Usage
-from tests.support.standing import wrong_with_history
+from tests.support.standing import wrong_with_request
 
 Scripted: TypeAlias = "Reply | Exception | Callable[[ModelRequest, StopSignal], Reply]"
 
@@ -55,7 +55,7 @@ class ScriptedModel:
     def reply(self, request: ModelRequest, *, stop: StopSignal, on_text: Callable[[str], None]) -> Reply:
         with self._lock:
             self.requests.append(request)
-            self.refusals += wrong_with_history(request.messages)
+            self.refusals += wrong_with_request(request.messages)
             fault = self._faults.pop(0) if self._faults else None
         if stop.is_set():
             raise CallInterrupted("stopped")
