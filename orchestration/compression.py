@@ -7,7 +7,7 @@ leaves the history as it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestration import room
 from orchestration.context_size import Size, rough_block, rough_text, rough_tokens, size_of
@@ -19,8 +19,7 @@ from orchestration.steps import Compress
 from orchestration.transcript import Style, line
 from persistence.records.compression import Compression, Weight
 from persistence.records.message import Block, Message, Origin, Role, Text
-from persistence.records.turn import Counters, Event, ModelCall, Outcome, Turn
-from persistence.records.usage import Usage
+from persistence.records.turn import Event, ModelCall, Outcome, Turn
 
 # A class of its own in the record of calls: the provider did nothing wrong.
 NOT_SHORTER = "summary_not_shorter"
@@ -85,17 +84,15 @@ class Attempt:
 
     def answered(self, reply: Reply, latency_s: float) -> Outcome:
         """A whole reply: a compression, or one more failed attempt."""
+        model = reply.model or self.model
+        call = ModelCall(self.provider, model, 0, latency_s, None, reply.usage, reply.request_id, asked=self.model)
         error = _unusable(reply)
         if error is not None:
-            told = ModelError(error, f"the summary is {error}", usage=reply.usage, request_id=reply.request_id)
-            return self.failed(told, latency_s)
+            return self._without(replace(call, error=error.value), error)
         size = size_of(self.turn)
         made = self._compression(_text_of(reply), size)
-        call = ModelCall(self.provider, reply.model or self.model, 0, latency_s, None, reply.usage, reply.request_id)
         if made.weight.tokens >= size.tokens:
-            return self._without(
-                NOT_SHORTER, self._counters_after(None, None), latency_s, reply.usage, reply.request_id
-            )
+            return self._without(replace(call, error=NOT_SHORTER), None)
         done = Event(
             "compression.done",
             {
@@ -104,7 +101,7 @@ class Attempt:
                 "to_seq": made.to_seq,
                 "tokens_before": size.tokens,
                 "tokens_after": made.weight.tokens,
-                "model": f"{self.provider}:{call.model}",
+                "model": f"{self.provider}:{model}",
                 "latency_s": round(latency_s, 3),
             },
         )
@@ -112,26 +109,34 @@ class Attempt:
         return Outcome(counters, model_call=call, compression=made, events=(done,))
 
     def failed(self, error: ModelError, latency_s: float) -> Outcome:
-        counters = self._counters_after(error.error, error.retry_after_s)
-        return self._without(error.error.value, counters, latency_s, error.usage, error.request_id)
+        call = ModelCall(
+            self.provider,
+            self.model,
+            0,
+            latency_s,
+            error.error.value,
+            error.usage,
+            error.request_id,
+            may_be_billed=error.may_be_billed,
+        )
+        return self._without(call, error.error, error.retry_after_s)
 
     def interrupted(self, latency_s: float) -> Outcome:
         """The call was stopped on request; what it cost is not known."""
-        return Outcome(self.turn.counters, model_call=ModelCall(self.provider, self.model, 0, latency_s, "interrupted"))
+        call = ModelCall(self.provider, self.model, 0, latency_s, "interrupted")
+        return Outcome(self.turn.counters, model_call=call)
 
-    def _without(
-        self, error: str, counters: Counters, latency_s: float, usage: Usage | None, request_id: str | None
-    ) -> Outcome:
+    def _without(self, call: ModelCall, error: ErrorClass | None, retry_after_s: float | None = None) -> Outcome:
         """An attempt that left no summary."""
-        call = ModelCall(self.provider, self.model, 0, latency_s, error, usage, request_id)
-        gives_up = bool(counters.remedies.get(room.Count.GIVEN_UP))
-        told = {"model": f"{self.provider}:{self.model}", "error": error, "gives_up": gives_up}
-        attempt = self.turn.counters.remedies.get(room.Count.ATTEMPTS, 0) + 1
-        return Outcome(counters, model_call=call, events=(Event("compression.failed", told | {"attempt": attempt}),))
-
-    def _counters_after(self, error: ErrorClass | None, retry_after_s: float | None) -> Counters:
         turn = self.turn
-        return room.failed(turn.counters, error, attempts=turn.agent.attempts, retry_after_s=retry_after_s)
+        counters = room.failed(turn.counters, error, attempts=turn.agent.attempts, retry_after_s=retry_after_s)
+        told = {
+            "model": f"{self.provider}:{self.model}",
+            "error": call.error,
+            "attempt": turn.counters.remedies.get(room.Count.ATTEMPTS, 0) + 1,
+            "gives_up": room.Count.GIVEN_UP in counters.remedies,
+        }
+        return Outcome(counters, model_call=call, events=(Event("compression.failed", told),))
 
     def _compression(self, summary: str, size: Size) -> Compression:
         """The compression that this summary makes, with what the next request will weigh."""

@@ -8,12 +8,11 @@ from enum import StrEnum
 from itertools import accumulate
 
 from orchestration.context_size import Size, rough_block, rough_text, rough_tokens
+from orchestration.costs import USUAL_OUTPUT_TOKENS
 from persistence.records.agent import AgentSettings
 from persistence.records.message import Block, Message, Origin, Role
 from persistence.records.turn import Turn
 
-# The room for an answer where the agent does not say how long one may be.
-_USUAL_OUTPUT = 16_384
 # Below this a summary would save nothing worth a model call.
 _LEAST_THRESHOLD = 1_000
 # Head and tail of the history that a summary leaves alone: messages, and a share of the threshold.
@@ -91,7 +90,7 @@ class Why(StrEnum):
 
 def output_room(window: int, max_output_tokens: int | None) -> int:
     """What of a window is kept free for the answer."""
-    return min(max_output_tokens or _USUAL_OUTPUT, window // (2 if max_output_tokens else 4))
+    return min(max_output_tokens or USUAL_OUTPUT_TOKENS, window // (2 if max_output_tokens else 4))
 
 
 def plan(turn: Turn, *, limits: Limits, size: Size, is_last_resort: bool = False) -> Plan | Why:

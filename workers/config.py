@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from orchestration.costs import USUAL_OUTPUT_TOKENS
 from orchestration.errors import ConfigError
 from orchestration.providers.pricing import PriceBook
 from orchestration.providers.settings import ENV_REFERENCE, Api, ModelLimits, Price, ProviderSettings
@@ -81,7 +82,7 @@ def resolve_agent(config: Config, name: str, overrides: Mapping[str, str] | None
         known = ", ".join(config.agents) or 'none yet; add [agents.default] with model = "provider:model"'
         raise ConfigError(f"There is no agent {name!r} in {config.source}. Known are: {known}.")
     if not overrides:
-        return agent
+        return _with_limits(agent, config.models)
     known = config_file.setting_names()
     for key in overrides:
         if key not in known:
@@ -91,7 +92,31 @@ def resolve_agent(config: Config, name: str, overrides: Mapping[str, str] | None
     entry = config_file.read(AgentEntry, data, where="--set")
     changed = AgentSettings(name=name, **entry.model_dump())
     _check_models(changed, config.providers, where="--set")
-    return changed
+    return _with_limits(changed, config.models)
+
+
+def _with_limits(agent: AgentSettings, models: Mapping[str, ModelLimits]) -> AgentSettings:
+    """The agent with what `[models]` says of its models, where it does not say it itself.
+
+    A turn keeps what it was submitted with: whatever changes here later, it goes on under the same limits.
+    """
+    limits = _limits_of(agent.model, models)
+    output = limits.max_output_tokens
+    if output is not None and (agent.max_output_tokens is not None or output < USUAL_OUTPUT_TOKENS):
+        output = min(agent.max_output_tokens or output, output)
+    else:  # a model that could say more than usual need not
+        output = agent.max_output_tokens
+    return replace(
+        agent,
+        context_window=agent.context_window or limits.context_window,
+        max_output_tokens=output,
+        compress_window=agent.compress_window or _limits_of(agent.compress_model or agent.model, models).context_window,
+    )
+
+
+def _limits_of(model: str, models: Mapping[str, ModelLimits]) -> ModelLimits:
+    """By "provider:model", or by the model's own name."""
+    return models.get(model) or models.get(model.partition(":")[2]) or ModelLimits()
 
 
 def check_prices(config: Config, agent: AgentSettings) -> None:
@@ -194,7 +219,7 @@ def _agents(
 
 
 def _check_models(agent: AgentSettings, providers: Mapping[str, ProviderSettings], *, where: str) -> None:
-    for model in agent.models:
+    for model in (*agent.models, *([agent.compress_model] if agent.compress_model else ())):
         provider, colon, rest = model.partition(":")
         if not colon or not rest:
             raise ConfigError(

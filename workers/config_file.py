@@ -68,7 +68,7 @@ class ModelEntry(_Strict):
 
 # What a number may be, beyond its type. Settings that are not listed may be anything of their type.
 # The upper ends are what the database's columns and intervals hold, with room to be raised by a resume.
-_COUNTS = ("iterations", "context_window", "max_output_tokens", "attempts", "max_crashes")
+_COUNTS = ("iterations", "context_window", "compress_window", "max_output_tokens", "attempts", "max_crashes")
 _TIMES = ("deadline_s", "connect_s", "first_token_s", "idle_s", "call_s", "tool_timeout_s")
 _MOST = 1_000_000_000
 _TEN_YEARS_S = 10 * 365 * 86_400

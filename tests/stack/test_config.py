@@ -287,3 +287,42 @@ def test_the_models_of_the_public_providers_have_prices(load: Load) -> None:
     loaded = load('[providers.openai]\napi = "openai-chat"\n[agents.default]\nmodel = "openai:gpt-5-mini"\n')
 
     config.check_prices(loaded, loaded.agents["default"])
+
+
+def test_the_limits_of_a_model_are_those_of_every_agent_that_does_not_say_its_own(load: Load) -> None:
+    loaded = load(AGENT + '[models."m"]\ncontext_window = 32_000\nmax_output_tokens = 4_000\n')
+
+    plain = config.resolve_agent(loaded, "default")
+    own = config.resolve_agent(loaded, "default", {"context_window": "8_000", "max_output_tokens": "9_000"})
+
+    assert (plain.context_window, plain.max_output_tokens) == (32_000, 4_000)
+    assert (own.context_window, own.max_output_tokens) == (8_000, 4_000)
+
+
+def test_limits_may_be_given_for_a_model_of_one_provider_and_follow_the_model_that_a_turn_names(load: Load) -> None:
+    models = '[models."main:m"]\ncontext_window = 1_000\n[models."n"]\ncontext_window = 2_000\n'
+    loaded = load(AGENT + models)
+
+    assert config.resolve_agent(loaded, "default").context_window == 1_000
+    assert config.resolve_agent(loaded, "default", {"model": "main:n"}).context_window == 2_000
+
+
+def test_a_model_that_could_say_more_than_usual_is_not_asked_to(load: Load) -> None:
+    loaded = load(AGENT + '[models."m"]\nmax_output_tokens = 64_000\n')
+
+    assert config.resolve_agent(loaded, "default").max_output_tokens is None
+
+
+def test_the_window_of_the_model_that_summarises_is_its_own(load: Load) -> None:
+    loaded = load(
+        AGENT + 'context_window = 128_000\ncompress_model = "main:small"\n[models."small"]\ncontext_window = 8_000\n'
+    )
+
+    agent = config.resolve_agent(loaded, "default")
+
+    assert (agent.context_window, agent.compress_window) == (128_000, 8_000)
+
+
+def test_the_model_that_summarises_needs_a_provider_too(load: Load) -> None:
+    with pytest.raises(ConfigError, match="no provider 'elsewhere' is configured"):
+        load(AGENT + 'compress_model = "elsewhere:small"\n')
