@@ -26,6 +26,7 @@ from tests.support.processes import clean_environment, eventually, perdure
 from tests.support.provider import ScriptedProvider, scripted_provider
 from workers import config, stack, wakes
 from workers.celery_app import configuration
+from workers.cli.own_worker import OwnWorker
 from workers.client import Client
 from workers.settings import Settings, sqlalchemy_url
 
@@ -226,8 +227,7 @@ def place(folder: Path) -> Iterator[Place]:
             yield made
         finally:
             made.kill_all()
-            perdure_down = subprocess.run(perdure("down"), env=made.env, cwd=folder, capture_output=True, check=False)
-            assert perdure_down.returncode == 0, perdure_down.stderr
+            OwnWorker(Settings(home=home)).stop()
 
 
 def processes_of(home: Path) -> list[str]:

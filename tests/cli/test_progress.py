@@ -57,8 +57,11 @@ def test_an_iteration_is_final_when_the_last_of_its_calls_has_ended() -> None:
 
 
 def test_an_answer_without_calls_is_final_at_once() -> None:
-    (final,) = Progress().take(answered(4))
+    progress = Progress()
 
+    (final,) = progress.take(answered(4))
+
+    assert progress.doing == "iteration 4: answered"
     assert isinstance(final, Iteration)
     assert (final.n, final.tools) == (4, [])
 

@@ -11,13 +11,13 @@ import redis
 from ops.dev.scripted_provider.script import Gate, reply
 from persistence import views
 from persistence.records.turn import TurnStatus
-from tests.cli.bench import Place, processes_of
+from tests.cli.bench import Place, Running, processes_of
 from tests.support.processes import eventually
 from workers import stack
 
 
 def test_up_detached_leaves_everything_running_and_down_stops_all_of_it(bare_place: Place) -> None:
-    up = bare_place.call("up", "--detach", "--json")
+    up = bare_place.call("up", "--detach", "--json", PERDURE_DRAIN_S="1")
 
     assert up.code == 0, up.err
     assert set(up.json) == {"database_url", "redis_url"}
@@ -31,65 +31,41 @@ def test_up_detached_leaves_everything_running_and_down_stops_all_of_it(bare_pla
     assert f"process {worker.pid} (was running)" in again.err
     assert [w.pid for w in views.workers(bare_place.database)] == [worker.pid]
 
-    done = bare_place.call("run", "Hello", "--set", bare_place.model("up", reply("Hello.")))
-    assert (done.code, done.out) == (0, "Hello.\n"), done.err
-
+    gate = bare_place.provider.gate("g-down")
+    turn_id = bare_place.submit("Hello", bare_place.model("down", reply("Hello.", gate=Gate("g-down"))))
+    gate.wait_for(1)
     down = bare_place.call("down")
     assert (down.code, down.out) == (0, "Stopped: worker, postgres, valkey.\n"), down.err
     assert stack.find(bare_place.home) is None
     assert processes_of(bare_place.home) == []
     assert bare_place.call("down").out == "Nothing was running.\n"
 
-
-def test_down_lets_the_worker_hand_its_turn_back_and_the_next_up_goes_on_with_it(bare_place: Place) -> None:
-    bare_place.call("up", "--detach", PERDURE_DRAIN_S="1")
-    gate = bare_place.provider.gate("g-down")
-    turn_id = bare_place.submit("Hello", bare_place.model("down", reply("Hello.", gate=Gate("g-down"))))
-    gate.wait_for(1)
-
-    assert bare_place.call("down").code == 0
     gate.open()
     assert bare_place.call("up", "--detach").code == 0
-
     ended = bare_place.wait_for_end(turn_id)
-    assert (ended.status, ended.crash_count) == (TurnStatus.COMPLETED, 0)
+    assert (ended.status, ended.crash_count) == (TurnStatus.COMPLETED, 0), "it was handed back and went on"
 
 
-def test_up_in_the_foreground_restarts_a_killed_worker_and_stops_all_at_ctrl_c(bare_place: Place) -> None:
+def test_up_in_the_foreground_restarts_a_killed_worker_until_it_only_dies(bare_place: Place) -> None:
     up = bare_place.start("up")
     up.wait_for("Everything runs; Ctrl-C stops what was started here.")
     gate = bare_place.provider.gate("g-killed")
     turn_id = bare_place.submit("Hello", bare_place.model("killed", reply("Hello.", gate=Gate("g-killed"))))
     gate.wait_for(1)
-    (worker,) = views.workers(bare_place.database)
 
-    psutil.Process(worker.pid).kill()
+    kill_worker(up, 1)
     up.wait_for("The worker has ended (exit code -9); another one is started")
     gate.open()
-    ended = bare_place.wait_for_end(turn_id)
-    up.press_ctrl_c()
-    done = up.end(within_s=90)
 
-    assert (ended.status, ended.output_text) == (TurnStatus.COMPLETED, "Hello.")
-    assert done.code == 0, done.err
-    assert "Traceback" not in done.err
-    assert processes_of(bare_place.home) == []
-
-
-def test_a_worker_that_is_killed_again_and_again_ends_the_whole(bare_place: Place) -> None:
-    up = bare_place.start("up")
-    for life in (1, 2, 3):
-        up.wait_for("Everything runs")
-        eventually(lambda n=life: up.err.count("Worker   process") == n, f"worker {life} is there")
-        psutil.Process(int(re.findall(r"Worker   process (\d+)", up.err)[-1])).kill()
-
+    assert bare_place.wait_for_end(turn_id).output_text == "Hello."
+    kill_worker(up, 2)
+    kill_worker(up, 3)
     done = up.end()
-
     assert (done.code, "ended 3 times soon after its start" in done.err) == (69, True), done.err
     assert processes_of(bare_place.home) == []
 
 
-def test_services_only_starts_no_worker_and_sigterm_stops_what_was_started(bare_place: Place) -> None:
+def test_services_only_starts_no_worker_and_what_was_started_is_stopped(bare_place: Place) -> None:
     first = bare_place.start("up", "--services-only", "--json")
     first.wait_for("Everything runs")
     assert views.workers(bare_place.database) == []
@@ -100,8 +76,9 @@ def test_services_only_starts_no_worker_and_sigterm_stops_what_was_started(bare_
     assert second.end().code == 0
     assert stack.find(bare_place.home) is not None, "what somebody else has started is not stopped"
 
-    first.terminate()
-    assert first.end().code == 0
+    first.press_ctrl_c()
+    done = first.end()
+    assert (done.code, "Traceback" in done.err) == (0, False), done.err
     assert stack.find(bare_place.home) is None
 
 
@@ -126,3 +103,9 @@ def test_down_in_another_terminal_ends_up_in_this_one(bare_place: Place) -> None
     done = up.end()
     assert (done.code, "The worker was stopped." in done.err) == (0, True), done.err
     assert processes_of(bare_place.home) == []
+
+
+def kill_worker(up: Running, n: int) -> None:
+    """SIGKILL to the n-th worker that `up` has started, as soon as that is there."""
+    started = eventually(lambda: re.findall(r"Worker   process (\d+)", up.err)[n - 1 :], f"worker {n}", within_s=60)
+    psutil.Process(int(started[0])).kill()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from persistence import migrate
 from persistence.database import Database
 from workers import servers
 from workers import settings as environment
-from workers.client import Client
+
+if TYPE_CHECKING:
+    from workers.client import Client
 
 
 @contextmanager
@@ -27,6 +30,8 @@ def database() -> Generator[Database]:
 @contextmanager
 def client() -> Generator[Client]:
     """The door that starts, stops and resumes turns. Raises ConfigError and what `database` raises."""
+    from workers.client import Client  # brings Celery and Redis along, which reading does without
+
     with Client.open() as opened:
         check(opened.database)
         yield opened

@@ -17,7 +17,7 @@ from workers.cli.own_worker import OwnWorker
 from workers.settings import Settings, sqlalchemy_url
 from workers.stack import Servers, StackError
 
-# A worker that ends sooner than this after its start, and again, would do so for ever.
+# A worker that ends sooner than this after it was ready, and again, would do so for ever.
 _TOO_SOON_S = 10.0
 _SHORT_LIVES = 3
 _LOOK_EVERY_S = 0.2
@@ -82,6 +82,7 @@ class Foreground:
             own.wait_until_ready(database, started)
         finally:
             database.close()
+        self._worker_since = time.monotonic()
         where = f"; its log is {own.log}" if self._is_detached else ""
         _tell(f"Worker   process {started.pid} (started){where}")
 
@@ -110,7 +111,10 @@ class Foreground:
                 f"{ended.returncode}: its words above say why"
             )
         _tell(f"The worker has ended (exit code {ended.returncode}); another one is started and takes its turns back.")
-        self.start_worker(self._own)
+        try:
+            self.start_worker(self._own)
+        except StackError as error:
+            _tell(f"{error}.")  # another short life, should it have ended
         return True
 
 

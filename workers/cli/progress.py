@@ -99,6 +99,8 @@ class Progress:
                 return render.sentence(event)
             case "model.failed":
                 return f"iteration {self.iterations + 1}: another attempt is due"
+            case "model.answered" if not event.payload.get("tools"):
+                return f"iteration {self.iterations}: answered"
             case "turn.ended":
                 return "ended"
             case _ if self.current is not None:

@@ -35,8 +35,9 @@ class Screen(Protocol):
         ...
 
 
-def choose(stream: TextIO = sys.stderr) -> Screen:
-    """The live view where `stream` is a terminal that can move its cursor, else plain lines."""
+def choose() -> Screen:
+    """The live view where stderr is a terminal that can move its cursor, else plain lines."""
+    stream = sys.stderr
     if stream.isatty() and os.environ.get("TERM") != "dumb":
         return LiveScreen(stream)
     return PlainScreen(stream)
