@@ -29,6 +29,7 @@ from orchestration.steps import (
 from orchestration.thinking import sent_messages
 from persistence import leases
 from persistence.database import patiently
+from persistence.past import Past
 from persistence.records.message import Call, Result
 from persistence.records.turn import Ending, Event, ExitReason, Outcome, Turn, Wait
 
@@ -174,7 +175,14 @@ def _run_tools(step: RunTools, turn: Turn, carried: Carried, runtime: Runtime) -
     runs = runtime.toolbox.run(
         turn.agent.tools,
         calls,
-        context=lambda call: ToolContext(turn.id, turn.session_id, call.id, workspace, interrupted=threading.Event()),
+        context=lambda call: ToolContext(
+            turn.id,
+            turn.session_id,
+            call.id,
+            workspace,
+            interrupted=threading.Event(),
+            past=Past(runtime.database, turn.session_id),
+        ),
         stop=carried.stop,
         threads=turn.agent.tool_threads,
         timeout_s=turn.agent.tool_timeout_s,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
-from persistence.records.message import Block, Call, Effect, Message, Result
+from persistence.records.message import Block, Call, Effect, Hit, Message, Result
 from persistence.records.usage import Usage
 
 
@@ -138,6 +138,18 @@ class BackgroundClient(ModelClient, Protocol):
         ...
 
 
+class Past(Protocol):
+    """The stored past of a session, all of it."""
+
+    def search(self, pattern: str, *, after_seq: int, limit: int) -> Sequence[Hit]:
+        """The first places after message `after_seq` that the regular expression matches. Raises Refused for none."""
+        ...
+
+    def page(self, from_seq: int, *, limit: int) -> Sequence[Message]:
+        """Up to `limit` messages from number `from_seq` on."""
+        ...
+
+
 def _nobody_listens(_text: str) -> None:
     """Progress has no reader."""
 
@@ -152,6 +164,7 @@ class ToolContext:
     workspace: Path
     interrupted: threading.Event
     progress: Callable[[str], None] = _nobody_listens
+    past: Past | None = None
 
     @property
     def idempotency_key(self) -> str:

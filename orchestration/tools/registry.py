@@ -17,6 +17,7 @@ ENTRY_POINTS = "perdure.tools"
 TOOLSETS = {
     "calculator": "orchestration.tools.calculator",
     "files": "orchestration.tools.files",
+    "history": "orchestration.tools.history",
     "time": "orchestration.tools.clock",
 }
 

@@ -80,7 +80,7 @@ def test_two_tools_of_one_name_are_refused_with_both_their_places(folder: Path) 
 
 
 def test_a_name_that_is_not_known_is_refused_with_what_is_known() -> None:
-    with pytest.raises(UnknownTool, match=r"no module 'fiels'. Known toolsets: calculator, files, time;"):
+    with pytest.raises(UnknownTool, match=r"no module 'fiels'. Known toolsets: calculator, files, history, time;"):
         names_of("fiels")
     for name in ("", "../x", "a b", ".relative", "x-y"):
         with pytest.raises(UnknownTool, match="names no tool"):
@@ -150,7 +150,7 @@ def test_an_entry_point_names_a_toolset(folder: Path) -> None:
     assert names_of("megaphone") == ["echo", "shout"]
     assert names_of("loud") == ["shout"]
     assert names_of("megaphone:echo") == ["echo"]
-    with pytest.raises(UnknownTool, match="calculator, files, loud, megaphone, time"):
+    with pytest.raises(UnknownTool, match="calculator, files, history, loud, megaphone, time"):
         names_of("nothing_of_that_name")
 
 
