@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from persistence.records.message import Block, Call, Image, Message, Opaque, Result, Text, Thinking, dumps
 from persistence.records.turn import Turn
 
+BYTES_PER_TOKEN = 4
 # What a provider counts for a picture, whatever its bytes.
 _IMAGE_TOKENS = 1500
 # What stands around a block and a message on the wire.
@@ -54,7 +55,7 @@ def rough_tokens(message: Message) -> int:
 
 
 def rough_text(text: str) -> int:
-    return len(text.encode("utf-8", "replace")) // 4 + 1
+    return len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN + 1
 
 
 def rough_block(block: Block) -> int:

@@ -27,6 +27,7 @@ from orchestration.steps import (
     TakeInbox,
 )
 from orchestration.thinking import sent_messages
+from orchestration.tools.results import fit
 from persistence import leases
 from persistence.database import patiently
 from persistence.past import Past
@@ -188,7 +189,7 @@ def _run_tools(step: RunTools, turn: Turn, carried: Carried, runtime: Runtime) -
         timeout_s=turn.agent.tool_timeout_s,
         result_chars=room.result_chars(turn),
     )
-    answered = doubtful + [answers.Answered(r.result, r.duration_s) for r in runs]
+    answered = doubtful + [answers.Answered(fit(r.result, room.result_bytes(turn)), r.duration_s) for r in runs]
     return answers.tools_ran(turn, answered, step.then_start)
 
 

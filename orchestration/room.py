@@ -10,7 +10,7 @@ from dataclasses import replace
 from enum import StrEnum
 from types import MappingProxyType
 
-from orchestration.context_size import Size, rough_text, size_of
+from orchestration.context_size import BYTES_PER_TOKEN, Size, rough_text, size_of
 from orchestration.context_window import Limits, Plan, Why, new_messages, output_room, plan, plan_rest
 from orchestration.errors import ErrorClass
 from orchestration.remedies import REMEDIES, wait_s
@@ -28,7 +28,7 @@ _MORE_ATTEMPTS = 2
 # The words of ours in a request for a summary, and the least of a history that is worth one.
 _PROMPT_TOKENS, _LEAST_ROOM = 700, 400
 # What of a window several results may fill together, and the least of one that is any use.
-_RESULTS_SHARE, _LEAST_RESULT_CHARS = 0.5, 1_000
+_RESULTS_SHARE, _LEAST_RESULT_BYTES = 0.5, 1_000
 
 TOO_LARGE = (ErrorClass.CONTEXT_OVERFLOW, ErrorClass.PAYLOAD_TOO_LARGE)
 # How long a message is in the transcript that is summarised.
@@ -110,14 +110,20 @@ def cannot_go_on(turn: Turn, why: Why) -> Ending:
 
 
 def result_chars(turn: Turn) -> int:
-    """The most characters of one result of the open calls: all of them have to fit the window, and none is ever removed
-    before the model has seen it.
+    """The most characters of one result of the open calls."""
+    return min(turn.agent.result_chars, result_bytes(turn) or turn.agent.result_chars)
+
+
+def result_bytes(turn: Turn) -> int | None:
+    """The most bytes of one result of the open calls, None where no window is known.
+
+    All of them have to fit the window together, for none is ever removed before the model has seen it.
     """
     limits = Limits.of(turn.agent)
     if limits is None:
-        return turn.agent.result_chars
+        return None
     share = int(limits.most * _RESULTS_SHARE / max(len(turn.calls), 1) / size_of(turn).growth)
-    return min(turn.agent.result_chars, max(share * 4, _LEAST_RESULT_CHARS))
+    return max(share * BYTES_PER_TOKEN, _LEAST_RESULT_BYTES)
 
 
 def answered(remedies: Mapping[str, int]) -> dict[str, int]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import codecs
+import re
 import unicodedata
 from collections import deque
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from persistence.records.message import Image, Opaque, Text, dumps
+from persistence.records.message import Image, Opaque, Result, Text, dumps
 from persistence.records.text import clean, clean_value
 
 NOTHING = "(The tool returned nothing.)"
@@ -48,6 +50,10 @@ class Excerpt:
         while self._end_size - len(self._end[0]) >= self._limit > 0:
             self._end_size -= len(self._end.popleft())
 
+    def skip(self, characters: int) -> None:
+        """Count characters that were there and are not shown, in the middle of what is."""
+        self._size += characters
+
     def text(self, limit: int | None = None) -> str:
         """At most `limit` characters (no more than were kept). What was left out is stated in their middle."""
         limit = self._limit if limit is None else min(max(limit, 0), self._limit)
@@ -67,6 +73,27 @@ def shorten(text: str, limit: int) -> str:
     """`text` cleaned, in at most `limit` characters."""
     excerpt = Excerpt(limit)
     excerpt.add(text)
+    return excerpt.text()
+
+
+def fit(result: Result, most_bytes: int | None) -> Result:
+    """`result` in at most so many bytes (a character may have four). A cut that was made before is counted in."""
+    shown = result.content
+    limit = len(shown)
+    while most_bytes is not None and (size := len(shown.encode("utf-8", "replace"))) > most_bytes:
+        limit = min(limit * most_bytes // size, limit - 1)
+        shown = _shorter(result.content, limit)
+    return result if shown is result.content else replace(result, content=shown)
+
+
+def _shorter(text: str, limit: int) -> str:
+    """`text`, which may have been cut before, in at most `limit` characters."""
+    excerpt = Excerpt(limit)
+    cut = _NOTE.search(text)
+    excerpt.add(text[: cut.start()] if cut else text)
+    if cut:
+        excerpt.skip(int(cut[1].replace(",", "")))
+        excerpt.add(text[cut.end() :])
     return excerpt.text()
 
 
@@ -125,6 +152,9 @@ def _json(value: Any) -> str:
 
 def _note(left_out: int) -> str:
     return f"\n[… {left_out:,} characters left out …]\n"
+
+
+_NOTE = re.compile(r"\n\[… ([\d,]+) characters left out …\]\n")
 
 
 def _cut_before(text: str, at: int) -> int:

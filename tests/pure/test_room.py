@@ -12,7 +12,7 @@ from orchestration.context_size import size_of
 from orchestration.context_window import Why
 from orchestration.decide import decide
 from orchestration.errors import ErrorClass
-from orchestration.room import PASSES, Count, after_refusal, before_call, result_chars
+from orchestration.room import PASSES, Count, after_refusal, before_call, result_bytes, result_chars
 from orchestration.steps import Backoff, CallModel, Compress, End, FallBack, GiveUpWorker, Signals, Step
 from persistence.records.message import Call, CallStatus, Message, Result, Role, Text
 from persistence.records.turn import Counters, ExitReason, Turn
@@ -367,3 +367,9 @@ def test_a_result_is_no_longer_than_the_agent_says_and_never_nothing() -> None:
     assert result_chars(acting(call("c1"), context_window=1_000_000)) == 100_000
     assert result_chars(acting(call("c1"), context_window=None, result_chars=5_000)) == 5_000
     assert result_chars(acting(*many, context_window=8_000)) == 1_000
+
+
+def test_what_has_several_bytes_a_character_gets_no_more_room_for_it() -> None:
+    assert result_bytes(acting(call("c1"), context_window=32_000)) == 48_000
+    assert result_bytes(acting(call("c1"), context_window=1_000_000)) == 983_616 // 2 * 4
+    assert result_bytes(acting(call("c1"), context_window=None)) is None

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from orchestration.tools import tool
-from orchestration.tools.results import NOTHING, Excerpt, NoText, shorten, text_of
-from persistence.records.message import CallStatus, Image, Text
+from orchestration.tools.results import NOTHING, Excerpt, NoText, fit, shorten, text_of
+from persistence.records.message import CallStatus, Image, Result, Text
 from tests.tools.bench import Bench
 
 
@@ -200,3 +200,42 @@ def test_json_results_keep_their_bytes(tmp_path: Path) -> None:
 
     assert content == '[{"b":1,"a":"ü"},{"b":2.0,"a":null}]'
     assert json.loads(content) == rows()
+
+
+def result(text: str) -> Result:
+    return Result("c1", text, CallStatus.SUCCEEDED)
+
+
+@pytest.mark.parametrize("most", [None, 300])
+def test_a_result_that_fits_is_left_as_it_is(most: int | None) -> None:
+    short = result("日" * 100)
+
+    assert fit(short, most) is short
+
+
+@pytest.mark.parametrize("text", ["日" * 5_000, "a" * 5_000, "日" * 100 + "a" * 20_000 + "日" * 100, "😀" * 3_000])
+@pytest.mark.parametrize("most", [200, 1_000, 2_999])
+def test_a_result_is_fitted_into_bytes_with_its_start_its_end_and_what_is_missing(text: str, most: int) -> None:
+    shown = fit(result(text), most).content
+
+    assert most * 0.3 < len(shown.encode()) <= most
+    assert (shown[0], shown[-1]) == (text[0], text[-1])
+    start, _, rest = shown.partition("\n[… ")
+    left_out, _, end = rest.partition(" characters left out …]\n")
+    assert int(left_out.replace(",", "")) == len(text) - len(start) - len(end)
+
+
+def test_a_result_that_was_cut_before_states_all_that_is_missing_once() -> None:
+    whole = "日" * 50_000
+    cut_before = shorten(whole, 2_000)
+
+    shown = fit(result(cut_before), 1_500).content
+
+    assert shown.count("left out") == 1
+    start, _, rest = shown.partition("\n[… ")
+    left_out, _, end = rest.partition(" characters left out …]\n")
+    assert int(left_out.replace(",", "")) == len(whole) - len(start) - len(end)
+
+
+def test_a_result_fits_even_where_there_is_room_for_next_to_nothing() -> None:
+    assert len(fit(result("日" * 100), 10).content.encode()) <= 10
