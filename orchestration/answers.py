@@ -63,8 +63,9 @@ class Attempt:
         message = Message(0, self.turn.id, self.iteration, Role.ASSISTANT, Origin.MODEL, content)
         opened = _open(message.calls, specs, check)
         counters = self._counters_after(opened)
+        model = reply.model or self.model
         call = ModelCall(
-            self.provider, reply.model or self.model, self.iteration, latency_s, None, reply.usage, reply.request_id
+            self.provider, model, self.iteration, latency_s, None, reply.usage, reply.request_id, asked=self.model
         )
         answer = Outcome(
             counters, messages=(message,), opened=opened, model_call=call, events=(self._event(call, opened),)
@@ -80,7 +81,14 @@ class Attempt:
             retry_after_s=error.retry_after_s,
         )
         call = ModelCall(
-            self.provider, self.model, self.iteration, latency_s, error.error.value, error.usage, error.request_id
+            self.provider,
+            self.model,
+            self.iteration,
+            latency_s,
+            error.error.value,
+            error.usage,
+            error.request_id,
+            may_be_billed=error.may_be_billed,
         )
         told = Event(
             "model.failed",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -30,6 +31,7 @@ class Carried:
         self.alone = alone
         self._lock = threading.Lock()
         self._turn = turn
+        self._deadline_at = None if turn.deadline_in_s is None else asked_at + turn.deadline_in_s
         self._confirmed_at = asked_at
         self._step_ends_at: float | None = None
         self._is_interrupted = False
@@ -59,6 +61,11 @@ class Carried:
         """Whether the present step may still be alive: a hung one must not keep its lease."""
         ends_at = self._step_ends_at
         return ends_at is None or time.monotonic() < ends_at
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the turn's deadline, a little less rather than more; infinite where it has none."""
+        return math.inf if self._deadline_at is None else self._deadline_at - time.monotonic()
 
     def confirmed_since(self, age_s: float) -> bool:
         """Whether Postgres confirmed our ownership within the last `age_s` seconds."""

@@ -15,6 +15,7 @@ from decimal import Decimal
 from typing import TypeAlias
 
 from orchestration.errors import ConfigError, ErrorClass
+from persistence.records.message import Role
 from persistence.records.spending import Estimate, Spending
 from persistence.records.turn import Ending, Event, ExitReason, Lost, Outcome, Turn
 from persistence.records.usage import Usage
@@ -62,20 +63,31 @@ def ended_as(outcome: Outcome, ending: Ending) -> Outcome:
 
 def spent_up(turn: Turn) -> Ending | None:
     """The ending of a turn that has reached a cap, whatever may come."""
+    reached: tuple[ExitReason, str] | None = None
     if turn.max_tokens_total is not None and turn.usage.total + turn.spending.estimated_tokens >= turn.max_tokens_total:
-        return Ending(ExitReason.TOKEN_CAP, message=f"The cap of {turn.max_tokens_total} tokens is reached.")
-    if turn.max_cost_usd is not None and turn.spending.all_usd >= turn.max_cost_usd:
-        return Ending(ExitReason.COST_CAP, message=f"The cap of {dollars(turn.max_cost_usd)} is reached.")
-    return None
+        reached = ExitReason.TOKEN_CAP, f"The cap of {turn.max_tokens_total} tokens is reached."
+    elif turn.max_cost_usd is not None and turn.spending.all_usd >= turn.max_cost_usd:
+        reached = ExitReason.COST_CAP, f"The cap of {dollars(turn.max_cost_usd)} is reached."
+    return reached and Ending(reached[0], _last_answer(turn), reached[1])
 
 
-def allow(turn: Turn, model: str, request_tokens: int, prices: Prices) -> Allowance | Ending:
+def _last_answer(turn: Turn) -> str:
+    """What the turn had answered before words arrived that it has no room to answer too."""
+    own = (m for m in reversed(turn.messages) if m.role is Role.ASSISTANT and m.turn_id == turn.id)
+    newest = next(own, None)
+    return "" if newest is None or newest.calls else newest.text
+
+
+def allow(turn: Turn, model: str, size: Callable[[], int], prices: Prices) -> Allowance | Ending:
     """What the caps let the next call of "provider:model" have, or the ending of the turn that it does not fit into.
 
-    An answer whose length the agent sets is not made shorter. Raises ConfigError where money is capped and the model
-    has no price here.
+    `size` is asked for the tokens of its request, as many as they may be, where anything is capped. An answer whose
+    length the agent sets is not made shorter. Raises ConfigError where money is capped and the model has no price here.
     """
     wanted = turn.agent.max_output_tokens
+    if turn.max_tokens_total is None and turn.max_cost_usd is None:
+        return Allowance(wanted)
+    request_tokens = size()
     least, most = wanted or LEAST_OUTPUT_TOKENS, wanted or _longest_answer(turn, request_tokens)
     spending = turn.spending + _lost(turn, model, request_tokens, prices)
     rooms: list[_Room] = []
@@ -84,11 +96,11 @@ def allow(turn: Turn, model: str, request_tokens: int, prices: Prices) -> Allowa
     if turn.max_cost_usd is not None:
         request, answer = _worst(model, request_tokens, prices)
         rooms.append(_room_of_money(turn.max_cost_usd, spending, request, answer, least))
-    room = min(rooms, key=lambda r: r.output_tokens, default=None)
-    if room is None or room.output_tokens >= most:
+    room = min(rooms, key=lambda r: r.output_tokens)
+    if room.output_tokens >= most:
         return Allowance(wanted)
     if room.output_tokens < least:
-        return room.refusal
+        return replace(room.refusal, output_text=_last_answer(turn))
     why = f"The answer did not fit into what was left of {room.cap}: resume the turn with a higher one."
     return Allowance(room.output_tokens, replace(room.refusal, message=why))
 
@@ -126,20 +138,28 @@ def _room_of_money(most: Decimal, spending: Spending, request: Decimal, answer: 
     return _Room(fits, cap, Ending(ExitReason.COST_CAP, message=why))
 
 
-def booked(turn: Turn, outcome: Outcome, model: str, prices: Prices, request_tokens: Callable[[], int]) -> Outcome:
+def booked(turn: Turn, outcome: Outcome, model: str, size: Callable[[], int], prices: Prices) -> Outcome:
     """The outcome with its attempt priced, and with an estimate for each attempt that nobody saw the end of.
 
-    `model` is the "provider:model" in use; `request_tokens` is asked for the size of its request where that is needed.
+    `model` is the "provider:model" in use; `size` is asked for the tokens of its request where they are needed.
     """
     call, lost = outcome.model_call, turn.spending.lost_attempts
     if call is not None and call.usage is not None:
         asked = None if call.asked is None else prices(call.provider, call.asked, call.usage)
         cost = prices(call.provider, call.model, call.usage) if asked is None else asked
-        outcome = replace(outcome, model_call=replace(call, cost_usd=cost))
+        outcome = replace(outcome, model_call=replace(call, cost_usd=cost), events=_with_cost(outcome.events, cost))
     elif call is not None and call.is_unknown:
-        guess = _estimate(turn, f"{call.provider}:{call.asked or call.model}", request_tokens(), prices)
+        guess = _estimate(turn, f"{call.provider}:{call.asked or call.model}", size(), prices)
         outcome = replace(outcome, model_call=replace(call, estimate=guess))
-    return replace(outcome, lost=Lost(lost, _estimate(turn, model, request_tokens(), prices))) if lost else outcome
+    return replace(outcome, lost=Lost(lost, _estimate(turn, model, size(), prices))) if lost else outcome
+
+
+def _with_cost(events: tuple[Event, ...], cost: Decimal | None) -> tuple[Event, ...]:
+    if cost is None:
+        return events
+    return tuple(
+        replace(e, payload={**e.payload, "cost_usd": float(cost)}) if e.type == "model.answered" else e for e in events
+    )
 
 
 def dollars(amount: Decimal) -> str:

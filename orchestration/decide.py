@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestration import room
+from orchestration import costs, room
 from orchestration.context_window import Why
 from orchestration.errors import ErrorClass
 from orchestration.history import groups, in_doubt
@@ -29,6 +29,7 @@ MAX_INVALID_ITERATIONS = 3
 MAX_UNFIT_WORKERS = 5
 # What stands as the last error where not the model failed, but the worker lacks a provider or a tool.
 UNFIT_WORKER = "unfit_worker"
+PAST_DEADLINE = Ending(ExitReason.DEADLINE, message="The turn's deadline has passed.")
 
 
 def decide(turn: Turn, signals: Signals) -> Step:
@@ -86,7 +87,7 @@ def _reason_to_stop(turn: Turn, signals: Signals) -> Ending | None:
             message=f"The worker was lost {counters.crash_streak} times while it carried this turn.",
         )
     if turn.is_past_deadline:
-        return Ending(ExitReason.DEADLINE, message="The turn's deadline has passed.")
+        return PAST_DEADLINE
     if turn.calls:
         return None
     if counters.remedies.get("invalid_iterations", 0) >= MAX_INVALID_ITERATIONS:
@@ -94,9 +95,7 @@ def _reason_to_stop(turn: Turn, signals: Signals) -> Ending | None:
             ExitReason.INVALID_TOOL_CALL,
             message=f"The model asked {MAX_INVALID_ITERATIONS} times running for calls that cannot be run.",
         )
-    if turn.max_tokens_total is not None and turn.usage.total >= turn.max_tokens_total:
-        return Ending(ExitReason.TOKEN_CAP, message=f"The cap of {turn.max_tokens_total} tokens is reached.")
-    return None
+    return costs.spent_up(turn)
 
 
 def _may_leave(turn: Turn, signals: Signals) -> bool:

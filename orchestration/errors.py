@@ -62,7 +62,6 @@ class ModelError(PerdureError):
         self.request_id = request_id
         self.usage = usage
 
-
     @property
     def may_be_billed(self) -> bool:
         """Whether anything can have been bought: nothing, where the request was not sent or was answered by a refusal."""

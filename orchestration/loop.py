@@ -8,8 +8,10 @@ from dataclasses import replace
 from itertools import count
 from uuid import UUID
 
+from orchestration import costs
 from orchestration.carrying import Carried
-from orchestration.decide import decide
+from orchestration.context_size import size_of
+from orchestration.decide import decide, model_in_use
 from orchestration.perform import end, perform
 from orchestration.runtime import Runtime
 from orchestration.steps import RunTools
@@ -75,7 +77,10 @@ def advance(turn: Turn, carried: Carried, runtime: Runtime) -> Turn:
         step = decide(turn, carried.signals)
         under_way = step.call_ids if isinstance(step, RunTools) else ()
         outcome = perform(step, turn, carried, runtime)
-        return turn.rested() if outcome.rests else keep(turn, outcome, carried, runtime)
+        if outcome.rests:
+            return turn.rested()
+        booked = costs.booked(turn, outcome, model_in_use(turn), lambda: size_of(turn).tokens, runtime.prices)
+        return keep(turn, booked, carried, runtime)
     except StoreError:
         raise
     except Exception:  # a fault of ours must end the turn by name, not the process that carries 149 others

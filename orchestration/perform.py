@@ -5,11 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from orchestration import answers, compression, history, room
+from orchestration import answers, compression, costs, history, room
 from orchestration.carrying import Carried
-from orchestration.errors import CallInterrupted, ConfigError, ModelError, UnknownTool
+from orchestration.context_size import rough_text, rough_tokens, size_of
+from orchestration.decide import PAST_DEADLINE
+from orchestration.errors import CallInterrupted, ConfigError, ErrorClass, ModelError, UnknownTool
 from orchestration.ports import ModelClient, ModelRequest, Reply, TimeLimits, ToolContext, ToolSpec
 from orchestration.prompts import system_prompt
 from orchestration.runtime import Runtime
@@ -31,13 +35,17 @@ from orchestration.tools.results import fit
 from persistence import leases
 from persistence.database import patiently
 from persistence.past import Past
-from persistence.records.message import Call, Result
+from persistence.records.message import Call, Result, dumps
 from persistence.records.turn import Ending, Event, ExitReason, Outcome, Turn, Wait
 
 # What the runner leaves a call to give way once its limit has passed (a little more than it does).
 _GIVE_WAY_S = 1.5
 # What a step may take beyond its own limits before it counts as hung.
 _SLACK_S = 5.0
+# A call that has less time than this until the deadline is not made.
+_LEAST_CALL_S = 1.0
+# Of a request that no provider has counted yet, a rough token may be this many.
+_UNCOUNTED = 1.5
 
 
 def perform(step: Step, turn: Turn, carried: Carried, runtime: Runtime) -> Outcome:
@@ -55,7 +63,7 @@ def perform(step: Step, turn: Turn, carried: Carried, runtime: Runtime) -> Outco
             return answers.fell_back(turn, step.model_index)
         case Backoff():
             carried.begin_step(step.wait_s + _SLACK_S)
-            carried.stop.wait(step.wait_s)
+            carried.stop.wait(max(0.0, min(step.wait_s, carried.seconds_left)))
             return Outcome(turn.counters, rests=True)
         case GiveUpWorker():
             waiting = Event("turn.waiting", {"for": step.waiting_for.value, "resume_in_s": round(step.resume_in_s, 3)})
@@ -103,7 +111,10 @@ def _call_model(step: CallModel, turn: Turn, carried: Carried, runtime: Runtime)
     def answered(reply: Reply, latency_s: float) -> Outcome:
         return attempt.answered(reply, latency_s, {s.name: s for s in specs}, _checker(runtime, turn))
 
-    return _ask(client, request, attempt, answered, carried, runtime, lambda text: runtime.on_text(turn.id, text))
+    def heard(text: str) -> None:
+        runtime.on_text(turn.id, text)
+
+    return _ask(_Question(client, request, attempt, answered, heard), carried, runtime)
 
 
 def _compress(step: Compress, turn: Turn, carried: Carried, runtime: Runtime) -> Outcome:
@@ -113,29 +124,68 @@ def _compress(step: Compress, turn: Turn, carried: Carried, runtime: Runtime) ->
     except ConfigError as error:
         return answers.unfit_worker(turn, runtime.worker, str(error))
     attempt = compression.Attempt(turn, step, provider, model)
-    return _ask(client, attempt.request(_limits(turn)), attempt, attempt.answered, carried, runtime, _unheard)
+    request = attempt.request(_limits(turn))
+    return _ask(_Question(client, request, attempt, attempt.answered, _unheard), carried, runtime)
 
 
-def _ask(
-    client: ModelClient,
-    request: ModelRequest,
-    attempt: answers.Attempt | compression.Attempt,
-    answered: Callable[[Reply, float], Outcome],
-    carried: Carried,
-    runtime: Runtime,
-    on_text: Callable[[str], None],
-) -> Outcome:
-    """Exactly one attempt at a request."""
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """One attempt at a request: what becomes of its answer, and who hears the words of it as they come."""
+
+    client: ModelClient
+    request: ModelRequest
+    attempt: answers.Attempt | compression.Attempt
+    answered: Callable[[Reply, float], Outcome]
+    on_text: Callable[[str], None]
+
+
+def _ask(question: _Question, carried: Carried, runtime: Runtime) -> Outcome:
+    """Exactly one attempt, where the caps and the deadline of the turn have room for it; else the turn's ending."""
+    attempt, turn = question.attempt, question.attempt.turn
     _prove_ownership(carried, runtime)
-    carried.begin_step(request.limits.connect_s + request.limits.call_s + _SLACK_S)
+    try:
+        model = f"{attempt.provider}:{attempt.model}"
+        allowed = costs.allow(turn, model, partial(_most_tokens, question), runtime.prices)
+    except ConfigError as error:
+        return answers.unfit_worker(turn, runtime.worker, str(error))
+    if isinstance(allowed, Ending):
+        return end(turn, allowed)
+    if carried.seconds_left < _LEAST_CALL_S:
+        return end(turn, PAST_DEADLINE)
+    limits = question.request.limits
+    limits = replace(limits, call_s=min(limits.call_s, carried.seconds_left))
+    request = replace(question.request, max_output_tokens=allowed.max_output_tokens, limits=limits)
+    outcome = allowed.applied_to(_try(replace(question, request=request), carried))
+    # A call that was cut at the deadline is no failure of its provider's.
+    return costs.ended_as(outcome, PAST_DEADLINE) if _is_late(outcome, carried) else outcome
+
+
+def _try(question: _Question, carried: Carried) -> Outcome:
+    limits, attempt = question.request.limits, question.attempt
+    carried.begin_step(limits.connect_s + limits.call_s + _SLACK_S)
     started = time.monotonic()
     try:
-        reply = client.reply(request, stop=carried.stop, on_text=on_text)
+        reply = question.client.reply(question.request, stop=carried.stop, on_text=question.on_text)
     except ModelError as error:
         return attempt.failed(error, time.monotonic() - started)
     except CallInterrupted:
         return attempt.interrupted(time.monotonic() - started)
-    return answered(reply, time.monotonic() - started)
+    return question.answered(reply, time.monotonic() - started)
+
+
+def _most_tokens(question: _Question) -> int:
+    """The size of the request, in as many tokens as it may be counted."""
+    turn, request = question.attempt.turn, question.request
+    if turn.weight is not None and isinstance(question.attempt, answers.Attempt):
+        return size_of(turn).tokens
+    tools = sum(rough_text(t.description) + rough_text(dumps(dict(t.parameters))) for t in request.tools)
+    return int(_UNCOUNTED * (rough_text(request.system) + sum(map(rough_tokens, request.messages)) + tools))
+
+
+def _is_late(outcome: Outcome, carried: Carried) -> bool:
+    call = outcome.model_call
+    has_failed = call is not None and call.error == ErrorClass.TIMEOUT and outcome.ending is None
+    return has_failed and carried.seconds_left < _LEAST_CALL_S
 
 
 def _limits(turn: Turn) -> TimeLimits:

@@ -183,7 +183,7 @@ def test_a_turn_stopped_in_its_grace_call_still_has_it_after_a_resume(bench: Ben
         ([says("")], {}, {}, ExitReason.EMPTY_RESPONSE),
         ([ModelError(ErrorClass.SERVER_ERROR, "500")], {}, {}, ExitReason.PROVIDER_FAILED),
         ([asks(("fly", "{}"), tag=f"f{n}") for n in range(3)], {}, {}, ExitReason.INVALID_TOOL_CALL),
-        (calls(9), {"max_tokens_total": 20}, {"tokens": 1000}, ExitReason.TOKEN_CAP),
+        (calls(9), {"max_tokens_total": 20}, {"tokens": 100_000}, ExitReason.TOKEN_CAP),
         ([asks(("look", "{}"))], {"iterations": 1, "grace": Grace.OFF}, {"iterations": 5}, ExitReason.BUDGET_EXHAUSTED),
         ([says("Once upon a ti", finish=Finish.LENGTH)], {}, {}, ExitReason.OUTPUT_TRUNCATED),
         ([says("I cannot.", finish=Finish.REFUSAL)], {}, {}, ExitReason.REFUSED),

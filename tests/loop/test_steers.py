@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from persistence import inbox, submission
 from persistence.errors import Refused
 from persistence.records.message import Origin
 from persistence.records.turn import ExitReason
+from persistence.records.usage import Usage
 from tests.support.scripted_model import Scripted, asks, says
 from tests.support.workbench import Bench
 
@@ -54,13 +56,13 @@ def test_words_that_wait_when_the_turn_starts_are_heard_before_the_first_call(be
 
 @pytest.mark.parametrize(
     ("settings", "exit_reason"),
-    [({"iterations": 1}, ExitReason.FINAL_ANSWER), ({"max_tokens_total": 10}, ExitReason.FINAL_ANSWER)],
+    [({"iterations": 1}, ExitReason.FINAL_ANSWER), ({"max_tokens_total": 14_000}, ExitReason.FINAL_ANSWER)],
     ids=["iterations", "tokens"],
 )
 def test_words_for_which_no_budget_is_left_do_not_cost_the_answer(
     bench: Bench, settings: dict[str, Any], exit_reason: ExitReason
 ) -> None:
-    turn = bench.fresh(steering(bench, says("Done.")), **settings)
+    turn = bench.fresh(steering(bench, replace(says("Done."), usage=Usage(14_000))), **settings)
 
     view = bench.view(turn.id)
     assert (view.exit_reason, view.output_text) == (exit_reason, "Done.")

@@ -22,6 +22,7 @@ from orchestration.costs import (
     spent_up,
 )
 from orchestration.errors import ConfigError, ErrorClass, ModelError
+from persistence.records.message import Origin, Role, Text
 from persistence.records.spending import Estimate, Spending
 from persistence.records.turn import Counters, Ending, Event, ExitReason, Lost, ModelCall, News, Outcome, Turn
 from persistence.records.usage import Usage
@@ -46,13 +47,13 @@ def free(_provider: str, _model: str, _usage: Usage) -> Decimal | None:
 
 
 def allowed(t: Turn, prices: Prices = unknown, request: int = REQUEST) -> Allowance:
-    found = allow(t, MODEL, request, prices)
+    found = allow(t, MODEL, lambda: request, prices)
     assert isinstance(found, Allowance), found
     return found
 
 
 def refused(t: Turn, prices: Prices = unknown, request: int = REQUEST) -> Ending:
-    found = allow(t, MODEL, request, prices)
+    found = allow(t, MODEL, lambda: request, prices)
     assert isinstance(found, Ending), found
     return found
 
@@ -67,6 +68,10 @@ def of_money(cap: str, **changes: Any) -> Turn:
 
 
 # -- before a call -----------------------------------------------------------------------------------------------------
+
+
+def test_without_caps_nobody_asks_how_large_a_request_is() -> None:
+    assert allow(turn(), MODEL, lambda: 1 // 0, unknown) == Allowance(None)
 
 
 @pytest.mark.parametrize("wanted", [None, 500])
@@ -144,7 +149,7 @@ def test_of_two_caps_the_nearer_one_counts() -> None:
 
 def test_without_a_price_money_cannot_be_capped() -> None:
     with pytest.raises(ConfigError, match=r'no price of scripted:large is known here: set it as \[prices."large"\]'):
-        allow(of_money("1"), MODEL, REQUEST, unknown)
+        allow(of_money("1"), MODEL, lambda: REQUEST, unknown)
 
 
 def test_what_is_free_is_never_refused_for_money() -> None:
@@ -174,6 +179,18 @@ def test_a_turn_has_spent_all_when_what_is_known_and_what_is_estimated_reach_the
     assert [e and e.exit_reason for e in ended] == [ExitReason.TOKEN_CAP, ExitReason.COST_CAP]
 
 
+def test_an_answer_that_later_words_have_no_room_for_is_still_the_output() -> None:
+    answered = [turns.asked(), turns.said("In feet: 3.")]
+    steered = turns.message(Role.USER, Text("in metres"), origin=Origin.STEER, seq=3)
+    t = replace(turn(max_tokens_total=10), messages=(*answered, steered))
+
+    ended = spent_up(replace(t, usage=Usage(10)))
+
+    assert (refused(t).output_text, ended and ended.output_text) == ("In feet: 3.", "In feet: 3.")
+    asking = replace(t, messages=(turns.asked(), turns.said("I will look.", "c1")))
+    assert refused(asking).output_text == ""
+
+
 # -- after it ----------------------------------------------------------------------------------------------------------
 
 
@@ -183,7 +200,7 @@ def attempt(error: str | None = None, usage: Usage | None = None, **changes: Any
 
 
 def book(t: Turn, outcome: Outcome, prices: Prices = dollar_a_million) -> Outcome:
-    return booked(t, outcome, MODEL, prices, lambda: REQUEST)
+    return booked(t, outcome, MODEL, lambda: REQUEST, prices)
 
 
 def test_an_attempt_that_was_told_of_is_priced_whether_it_failed_or_not() -> None:
@@ -191,6 +208,16 @@ def test_an_attempt_that_was_told_of_is_priced_whether_it_failed_or_not() -> Non
         found = book(turn(), attempt(error, Usage(5, 5)))
 
         assert found.spending == Spending(cost_usd=Decimal("0.000055"))
+
+
+def test_watchers_are_told_what_an_answer_costs_where_that_is_known() -> None:
+    answered = replace(attempt(usage=Usage(5)), events=(Event("model.answered", {"iteration": 1}), Event("turn.ended")))
+
+    assert book(turn(), answered).events == (
+        Event("model.answered", {"iteration": 1, "cost_usd": 0.000005}),
+        Event("turn.ended"),
+    )
+    assert book(turn(), answered, unknown).events == answered.events
 
 
 def test_the_name_that_was_asked_for_has_the_first_word_on_the_price() -> None:
@@ -309,7 +336,7 @@ def test_whatever_answers_come_no_turn_passes_its_caps(
     """As long as a request is no larger than it was taken to be, and an answer no longer than it was allowed to be."""
     t = turn(max_tokens_total=tokens, max_cost_usd=money, max_output_tokens=longest)
     for request, of_request, of_answer, how in calls:
-        found = allow(t, MODEL, request, dollar_a_million)
+        found = allow(t, MODEL, lambda size=request: size, dollar_a_million)
         if isinstance(found, Ending):
             break
         output = int((found.max_output_tokens or USUAL_OUTPUT_TOKENS) * of_answer)
@@ -325,7 +352,7 @@ def test_whatever_answers_come_no_turn_passes_its_caps(
 
 
 def after(t: Turn, outcome: Outcome, size: Callable[[], int]) -> Turn:
-    made = booked(t, outcome, MODEL, dollar_a_million, size)
+    made = booked(t, outcome, MODEL, size, dollar_a_million)
     return t.after(made, News(t.position + 1, t.last_seq, 0, False, False, False))
 
 
