@@ -31,14 +31,20 @@ class Scale:
     iterations: int
     rounds: int
     reply_chars: int
+    late: int = wal.LATE
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     scale = _scale(arguments)
     with tempfile.TemporaryDirectory(prefix="perdure-bench-") as folder, stage() as running:
         _leave_the_last_core()
-        _times(running, scale, Path(folder))
-        _wal(running, scale, Path(folder))
+        show(running, scale, Path(folder))
+
+
+def show(running: Stage, scale: Scale, folder: Path) -> None:
+    """Measure, and print the tables."""
+    _times(running, scale, folder)
+    _wal(running, scale, folder)
 
 
 def _scale(arguments: Sequence[str] | None) -> Scale:
@@ -47,6 +53,7 @@ def _scale(arguments: Sequence[str] | None) -> Scale:
     parser.add_argument("--iterations", type=int, default=50, help="of each turn")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--reply-chars", type=int, default=100, help="words beside each tool call")
+    parser.add_argument("--late", type=int, default=wal.LATE, help="the late iteration whose WAL is measured")
     return Scale(**vars(parser.parse_args(arguments)))
 
 
@@ -102,7 +109,7 @@ def _own_cpu(sample: Sample) -> float:
 
 
 def _wal(running: Stage, scale: Scale, folder: Path) -> None:
-    load = work.register(running.model, iterations=wal.ITERATIONS, reply_chars=scale.reply_chars)
+    load = work.register(running.model, iterations=wal.iterations_for(scale.late), reply_chars=scale.reply_chars)
     contenders: list[Contender] = [
         HandWritten(_POST_HAND, running, load, sdk_calls.post),
         Perdure(running, load, folder),
@@ -110,14 +117,14 @@ def _wal(running: Stage, scale: Scale, folder: Path) -> None:
     rows: list[list[str]] = []
     by_hand: float | None = None
     for contender in contenders:
-        early, late = wal.bytes_per_iteration(running, contender)
+        early, late = wal.bytes_per_iteration(running, contender, late=scale.late)
         by_hand = by_hand or early
         rows.append([contender.name, f"{early:.0f}", f"{late:.0f}", f"{late / early:.2f}", f"{early / by_hand:.2f}"])
         contender.close()
     title = (
         "WAL bytes of an iteration, without full-page images (full_page_writes and autovacuum off for this part alone)"
     )
-    heads = ["", f"at iteration {wal.EARLY}", f"at iteration {wal.LATE}", "late ÷ early", "÷ post hand"]
+    heads = ["", f"at iteration {wal.EARLY}", f"at iteration {scale.late}", "late ÷ early", "÷ post hand"]
     print(table(title, heads, rows))
 
 

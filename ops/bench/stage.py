@@ -70,6 +70,13 @@ class ModelServer:
         self._ask("POST", f"/_script/{name}", script)
         return f"scripted-{name}"
 
+    def waiting_at(self, gate: str) -> int:
+        """How many model calls wait at the gate."""
+        return int(self._ask("GET", f"/_gate/{gate}")["waiting"])
+
+    def open(self, gate: str) -> None:
+        self._ask("POST", f"/_gate/{gate}")
+
     def cpu_s(self) -> float:
         return float(self._ask("GET", "/_cpu")["process_s"])
 

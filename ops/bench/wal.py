@@ -15,15 +15,19 @@ from ops.bench.contender import Contender
 from ops.bench.stage import Stage
 from workers.settings import libpq_url
 
-EARLY, LATE = 20, 200
+EARLY = 20
+LATE = 200
 _AROUND = 10
-# Enough to look at LATE from both sides, and to end.
-ITERATIONS = LATE + _AROUND + 2
 _QUIET = ("full_page_writes", "autovacuum")
 
 
-def bytes_per_iteration(stage: Stage, contender: Contender) -> tuple[float, float]:
-    """Bytes of one iteration around the 20th and around the 200th; the contender's turns must have `ITERATIONS`."""
+def iterations_for(late: int) -> int:
+    """How long a turn must be, to look at iteration `late` from both sides and to end."""
+    return late + _AROUND + 2
+
+
+def bytes_per_iteration(stage: Stage, contender: Contender, *, late: int = LATE) -> tuple[float, float]:
+    """Bytes of one iteration around the 20th and around the one named `late`. See `iterations_for`."""
     with _quiet(stage) as connection:
         seen: list[int] = []
 
@@ -35,7 +39,7 @@ def bytes_per_iteration(stage: Stage, contender: Contender) -> tuple[float, floa
         contender.turns(1)[0]()  # every statement is prepared, every page has been touched
         (turn,) = contender.turns(1, observe)
         turn()
-    return _mean_around(seen, EARLY), _mean_around(seen, LATE)
+    return _mean_around(seen, EARLY), _mean_around(seen, late)
 
 
 def _mean_around(seen: list[int], iteration: int) -> float:

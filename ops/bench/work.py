@@ -29,14 +29,15 @@ class Work:
         )
 
 
-def register(server: ModelServer, *, iterations: int, reply_chars: int, delay_s: float = 0.0) -> Work:
-    """Teach the model server this work. `delay_s` is how long each of its answers takes."""
+def register(
+    server: ModelServer, *, iterations: int, reply_chars: int, delay_s: float = 0.0, gate: str | None = None
+) -> Work:
+    """Teach the model server this work. `delay_s` is how long each of its answers takes; the first waits at `gate`."""
     asks: dict[str, Any] = {
         "text": ("I read the next record. " * (reply_chars // 24 + 1))[:reply_chars],
         "calls": [{"name": TOOL, "arguments": {"number": 7}}],
         "delay_s": delay_s,
-        "times": iterations - 1,
     }
-    done = {"text": "Done.", "delay_s": delay_s}
-    name = f"bench-{iterations}-{reply_chars}-{delay_s:g}"
-    return Work(server.script(name, {"steps": [asks, done]}), iterations, reply_chars)
+    steps = [asks | {"gate": gate}, asks | {"times": iterations - 2}, {"text": "Done.", "delay_s": delay_s}]
+    name = f"bench-{iterations}-{reply_chars}-{delay_s:g}-{gate or 'open'}"
+    return Work(server.script(name, {"steps": steps}), iterations, reply_chars)
