@@ -99,6 +99,7 @@ class Attempt:
                 "n": made.n,
                 "from_seq": made.from_seq,
                 "to_seq": made.to_seq,
+                "target_seq": self.step.target_seq,
                 "tokens_before": size.tokens,
                 "tokens_after": made.weight.tokens,
                 "model": f"{self.provider}:{model}",

@@ -92,6 +92,7 @@ def wrong_with_ended(database: Database, turn_id: UUID, ledger: Ledger | None = 
         wrong.append(f"the deliveries are {row['deliveries']} after {row['resumes']} resumes")
     wrong += _wrong_with_calls(database, turn_id, own)
     wrong += _wrong_with_budget(database, turn_id, own, row["iterations_max"], row["resumes"], row["attempts_max"])
+    wrong += _wrong_with_spending(database, turn_id)
     return wrong + (_wrong_with_ledger(ledger, turn_id, own) if ledger else [])
 
 
@@ -124,11 +125,28 @@ def _wrong_with_budget(
     wrong = [] if answers <= iterations_max + 1 + resumes else [f"{answers} answers for {iterations_max} iterations"]
     rows = database.rows(
         """SELECT iteration, provider, count(*) AS n FROM model_calls
-           WHERE turn_id = %(id)s AND coalesce(error, '') NOT IN ('outcome_unknown', 'interrupted') GROUP BY 1, 2""",
+           WHERE turn_id = %(id)s AND iteration > 0 AND coalesce(error, '') NOT IN ('outcome_unknown', 'interrupted') GROUP BY 1, 2""",
         {"id": turn_id},
     )
     allowed = attempts_max * (resumes + 1)
     return wrong + [f"{r['n']} attempts at iteration {r['iteration']}" for r in rows if r["n"] > allowed]
+
+
+_SUMS = """
+SELECT coalesce(sum(input_tokens), 0) AS input_tokens, coalesce(sum(output_tokens), 0) AS output_tokens,
+  sum(cost_usd) FILTER (WHERE input_tokens IS NOT NULL) AS cost_usd,
+  count(*) FILTER (WHERE input_tokens IS NOT NULL AND cost_usd IS NULL) AS unpriced_attempts,
+  count(*) FILTER (WHERE estimated_tokens IS NOT NULL OR error = 'outcome_unknown') AS unknown_attempts,
+  coalesce(sum(estimated_tokens), 0) AS estimated_tokens,
+  sum(cost_usd) FILTER (WHERE estimated_tokens IS NOT NULL) AS estimated_cost_usd
+FROM model_calls WHERE turn_id = %(id)s"""
+
+
+def _wrong_with_spending(database: Database, turn_id: UUID) -> list[str]:
+    """Every attempt is in the sums of its turn, once."""
+    expected = dict(database.one(_SUMS, {"id": turn_id}))
+    stored = dict(database.one(f"SELECT {', '.join(expected)} FROM turns WHERE id = %(id)s", {"id": turn_id}))
+    return [] if stored == expected else [f"the turn's sums {stored} are not those of its attempts, {expected}"]
 
 
 def _wrong_with_ledger(ledger: Ledger, turn_id: UUID, own: Sequence[Message]) -> list[str]:
