@@ -15,7 +15,7 @@ from tests.crash.shapes import BY_NAME, SHAPES, Shape
 from tests.support.crashing import How, is_statement
 
 # Enough for every kind of step; the other shapes are made of the same.
-FROZEN = [
+EVERY_STEP = [
     BY_NAME[name]
     for name in (
         "parallel tools",
@@ -32,6 +32,7 @@ FROZEN = [
 ]
 
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
+every_step = pytest.mark.parametrize("shape", EVERY_STEP, ids=str)
 
 
 @every_shape
@@ -43,7 +44,7 @@ def test_a_turn_ends_the_same_wherever_its_worker_dies(ground: Ground, shape: Sh
         ground.dies(shape, base, (nth, how))
 
 
-@every_shape
+@every_step
 @pytest.mark.parametrize("how", [How.IS_NOT_HEARD, How.HEARS_NOTHING], ids=str)
 def test_a_turn_ends_the_same_whichever_answer_of_postgres_is_lost(ground: Ground, shape: Shape, how: How) -> None:
     base = ground.base(shape)
@@ -53,7 +54,7 @@ def test_a_turn_ends_the_same_whichever_answer_of_postgres_is_lost(ground: Groun
             ground.dies(shape, base, (nth, how))
 
 
-@pytest.mark.parametrize("shape", FROZEN, ids=str)
+@every_step
 @pytest.mark.parametrize("how", [How.FREEZES_BEFORE, How.FREEZES_AFTER], ids=str)
 def test_a_worker_that_wakes_when_another_has_just_claimed_its_turn_writes_and_buys_nothing(
     ground: Ground, shape: Shape, how: How
@@ -64,7 +65,7 @@ def test_a_worker_that_wakes_when_another_has_just_claimed_its_turn_writes_and_b
         ground.freezes(shape, base, nth, how, until_the_end=False)
 
 
-@pytest.mark.parametrize("shape", FROZEN, ids=str)
+@every_step
 def test_a_worker_that_wakes_when_another_has_ended_its_turn_writes_and_buys_nothing(
     ground: Ground, shape: Shape
 ) -> None:
