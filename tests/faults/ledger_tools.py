@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -80,6 +81,18 @@ def block(ctx: ToolContext, hold: str) -> str:
     os.close(os.open(Path(os.environ[_GATES]) / hold, os.O_RDONLY))
     _write(ctx, "block", "end")
     return "block done"
+
+
+@tool(effect="repeatable", timeout_s=120)
+def stall(ctx: ToolContext, seconds: float, times: int) -> str:
+    """Keep Python's lock for some seconds, in the first so many starts of this call."""
+    _write(ctx, "stall", "start")
+    with open(os.environ[_LEDGER]) as ledger:
+        started = sum(f'"key": "{ctx.idempotency_key}"' in line for line in ledger)
+    if started <= times:
+        ctypes.PyDLL(None).usleep(int(seconds * 1e6))  # unlike CDLL, it does not let go of the lock
+    _write(ctx, "stall", "end")
+    return "stall done"
 
 
 @tool(effect="once", timeout_s=120)

@@ -154,6 +154,7 @@ def _no_secret_is_out(bench: Bench) -> None:
     told = {f"the log of {p.name}": p.said for p in yard.processes}
     told |= {f"the log of {name}": path.read_text("utf-8", "replace") for name, path in stack.logs(yard.home).items()}
     told |= {f"Redis key {key}": f"{key} {_value(yard.keys, key)}" for key in yard.keys.scan_iter()}
+    told |= {f"the command line of {p.pid}": " ".join(p.cmdline()) for p in yard.living()}
     with yard.sql() as connection:
         stored = connection.execute("SELECT type || payload::text FROM events").fetchall()
         errors = connection.execute("SELECT coalesce(result ->> 'message', '') FROM turns").fetchall()

@@ -11,10 +11,10 @@ from ops.dev.scripted_provider.script import Stage, calls, reply, status
 from persistence.records.message import CallStatus
 from persistence.records.turn import ExitReason, TurnStatus
 from tests.faults.bench import Bench, Started
-from tests.support.processes import eventually
+from tests.support.processes import eventually, slowdown
 
-# A second is promised; the rest is for a machine that is busy.
-_WITHIN_S = 2.0
+# A second is promised; the rest is for what a measurement is off on a good day.
+_WITHIN_S = 1.5
 
 
 def _set_key(turn: Started) -> None:
@@ -35,7 +35,7 @@ def _ends_in_time(turn: Started, interrupt: Callable[[Started], None], what: str
     view = turn.wait_until(TurnStatus.INTERRUPTED)
     took = time.monotonic() - asked
     print(f"{what}: {took:.2f} s")
-    assert took < within_s, what
+    assert took < within_s * slowdown(), what
     assert view.exit_reason is ExitReason.INTERRUPTED_BY_USER
 
 
@@ -163,3 +163,17 @@ def test_an_interrupt_that_a_killed_worker_never_saw_ends_the_turn_at_its_recove
     assert turn.results[0].status is CallStatus.UNKNOWN
     past = reply("said by the turn before")
     bench.start(past, calls(("send", {})), reply("done"), session_id=turn.session_id).wait_for_completion()
+
+
+def test_an_interrupt_reaches_a_suspect_that_is_carried_alone(bench: Bench) -> None:
+    (victim,) = bench.yard.workers(1)
+    turn = bench.start(calls(("put", {"hold": bench.hold("never")})), reply("never"))
+    turn.wait_for_start("put")
+    victim.kill()
+    bench.yard.workers(1)
+    turn.wait_for_start("put", 2)
+
+    _ends_in_time(turn, _set_key, "a suspect")
+
+    assert turn.results[0].status is CallStatus.INTERRUPTED
+    assert len(turn.requests) == 1

@@ -10,10 +10,11 @@ import pytest
 from ops.dev.scripted_provider.script import calls, reply
 from persistence.records.message import CallStatus
 from tests.faults.bench import Bench
-from tests.support.processes import eventually
+from tests.faults.yard import LEASE_S
+from tests.support.processes import eventually, slowdown
 
-# A wait for a lease of the default length, and for the start of a process, with room for a machine that is busy.
-_NOISE = 1.5
+# Room for what a measurement is off on a good day.
+_SLACK = 1.5
 
 
 def test_a_worker_killed_in_a_model_call_costs_that_call_and_nothing_else(bench: Bench) -> None:
@@ -59,6 +60,47 @@ def test_a_worker_killed_in_tools_repeats_only_what_may_be_repeated(bench: Bench
     assert all(len(turn.requests) == 2 for turn in bench.turns), "no answer was bought twice"
 
 
+def test_the_child_that_carries_a_suspect_hands_it_back_when_its_worker_is_killed(bench: Bench) -> None:
+    (first,) = bench.yard.workers(1)
+    turn = bench.start(calls(("put", {"hold": bench.hold("tool")})), reply("done"))
+    turn.wait_for_start("put")
+    first.kill()
+    (second,) = bench.yard.workers(1)
+    turn.wait_for_start("put", 2)
+    (child,) = second.children()
+
+    second.kill()
+    eventually(lambda: second.logged("worker.draining"), "the child knows that its worker is gone")
+    bench.yard.workers(1)
+    bench.release("tool")
+
+    turn.wait_for_completion()
+    assert turn.starts("put") == 2, "the step under way was brought to its end"
+    assert turn.view.crash_count == 0
+    eventually(lambda: not child.is_running(), "the child has ended")
+
+
+def test_a_process_that_stalls_past_its_lease_is_fenced_and_its_turns_go_on_elsewhere(bench: Bench) -> None:
+    """A C function that keeps Python's lock stops every thread of its process, the one that renews leases too."""
+    (stalled,) = bench.yard.workers(1)
+    stalling = bench.start(calls(("stall", {"seconds": 2.5 * LEASE_S, "times": 1})), reply("done"))
+    neighbour = bench.start(calls(("send", {}), gate=bench.gate("answer")), reply("done"))
+    bench.at("answer").wait_for(1)
+    stalling.wait_for_start("stall")
+    bench.yard.workers(2)
+
+    neighbour.wait_for_requests(2)
+    bench.at("answer").open()
+
+    bench.everybody_completes()
+    assert stalling.starts("stall") == 2
+    assert [r.step for r in stalling.requests] == [0, 1]
+    assert [r.step for r in neighbour.requests] == [0, 0, 1]
+    assert neighbour.starts("send") == 1
+    for turn in bench.turns:
+        stalled.wait_for_log("turn.lease_lost", turn_id=str(turn.id))
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_workers_killed_at_any_instant_lose_nothing(bench: Bench, seed: int) -> None:
     chance = random.Random(seed)
@@ -89,12 +131,12 @@ def test_with_another_worker_idle_the_next_model_call_comes_soon_after_the_lease
 
     killed_at = time.monotonic()
     turn.wait_for_carrier().kill()
-    again = turn.wait_for_requests(2, within_s=13 * _NOISE)[1]
+    again = turn.wait_for_requests(2, within_s=60)[1]
     bench.at("answer").open()
 
     took = again.monotonic - killed_at
     print(f"from the kill to the next model call, another worker idle: {took:.1f} s")
-    assert took < 13 * _NOISE
+    assert took < 13 * _SLACK * slowdown()
     turn.wait_for_completion()
     for worker in both:
         if worker.is_alive:
@@ -106,7 +148,7 @@ def test_a_new_worker_of_the_host_takes_over_at_once(bench: Bench) -> None:
     worker = bench.yard.start_worker(PERDURE_LEASE_S="10")
     worker.wait_for_log("worker.ready")
     took: list[float] = []
-    while len(took) < 3 and not (took and min(took) < 3):  # the best of three: noise only adds
+    while len(took) < 3 and not (took and min(took) < 3):  # the best of three: whatever else happens only adds
         turn = bench.start(reply("done", gate=bench.gate(f"answer{len(took)}")))
         bench.at(f"answer{len(took)}").wait_for(1)
         worker.kill()
@@ -118,6 +160,6 @@ def test_a_new_worker_of_the_host_takes_over_at_once(bench: Bench) -> None:
         took.append(again.monotonic - worker.started)
 
     print(f"from the start of a new worker to the next model call: {min(took):.1f} s (of {took})")
-    assert min(took) < 3 * _NOISE
+    assert min(took) < 3 * _SLACK * slowdown()
     eventually(lambda: worker.logged("worker.ready"), "it takes other work, too")
     bench.yard.stop(worker)

@@ -29,6 +29,17 @@ def eventually(look: Callable[[], T], what: str, *, within_s: float = 20.0, ever
     return found
 
 
+def slowdown() -> float:
+    """How many times longer than alone a computation takes here just now; 1 on a machine that has nothing else to do.
+
+    A limit in seconds is a promise about the product; what other programs take of the machine is not its fault.
+    """
+    began, used = time.monotonic(), time.thread_time()
+    while time.thread_time() - used < 0.05:
+        sum(range(1000))
+    return max(1.0, (time.monotonic() - began) / 0.05)
+
+
 def perdure(*words: str) -> list[str]:
     """The command line of `perdure WORDS`, run with the interpreter of the tests."""
     return [sys.executable, "-m", "workers.cli.main", *words]
