@@ -18,16 +18,13 @@ _AT_A_TIME = 1000
 def follow(database: Database, turn_id: UUID, *, say: Callable[[str], None]) -> Iterator[Sequence[StoredEvent]]:
     """What is new at each look, oldest first, until the turn has ended; empty where nothing is, so that callers can act.
 
-    Once it has read something, it waits for a Postgres that goes away and says so through `say`; before that it raises
-    DatabaseUnavailable.
+    A Postgres that goes away is waited for, and that is said through `say`: the turn is stored.
     """
     cursor, has_ended, is_away = 0, False, False
     while True:
         try:
             found = events.read(database, turn_id, after=cursor, limit=_AT_A_TIME)
         except DatabaseUnavailable as error:
-            if cursor == 0:
-                raise
             if not is_away:
                 say(f"{error}. The turn is safe; its events go on here when Postgres is back")
             is_away, found = True, ()
