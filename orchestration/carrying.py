@@ -37,6 +37,7 @@ class Carried:
         self._is_interrupted = False
         self._is_lost = False
         self._must_hand_back = False
+        self._has_reason_to_move = threading.Event()
 
     @property
     def turn(self) -> Turn:
@@ -85,14 +86,21 @@ class Carried:
     def interrupt(self) -> None:
         self._is_interrupted = True
         self.stop.set()
+        self._has_reason_to_move.set()
 
     def lose(self) -> None:
         self._is_lost = True
         self.stop.set()
+        self._has_reason_to_move.set()
 
     def hand_back_soon(self) -> None:
-        """Let the present step end, then leave."""
+        """Let the present step end (a rest at once), then leave."""
         self._must_hand_back = True
+        self._has_reason_to_move.set()
+
+    def rest(self, seconds: float) -> None:
+        """Sit a pause out, unless the turn is stopped, lost, or to be handed back meanwhile."""
+        self._has_reason_to_move.wait(seconds)
 
 
 class Registry:

@@ -63,7 +63,7 @@ def perform(step: Step, turn: Turn, carried: Carried, runtime: Runtime) -> Outco
             return answers.fell_back(turn, step.model_index)
         case Backoff():
             carried.begin_step(step.wait_s + _SLACK_S)
-            carried.stop.wait(max(0.0, min(step.wait_s, carried.seconds_left)))
+            carried.rest(max(0.0, min(step.wait_s, carried.seconds_left)))
             return Outcome(turn.counters, rests=True)
         case GiveUpWorker():
             waiting = Event("turn.waiting", {"for": step.waiting_for.value, "resume_in_s": round(step.resume_in_s, 3)})
