@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from orchestration.carrying import Carried
+from orchestration.errors import ErrorClass, ModelError
 from orchestration.ports import CallRun, ModelRequest, Reply, StopSignal
 from orchestration.tools.toolbox import RegistryToolbox
 from persistence.errors import DatabaseUnavailable, LeaseHeld, LeaseLost
 from persistence.records.turn import ExitReason, TurnStatus
 from tests.store.outcomes import claim, claimed
 from tests.support.scripted_model import asks, says
-from tests.support.workbench import Bench, WatchedDatabase
+from tests.support.workbench import Bench, WatchedDatabase, wait_until
 
 NO_TIME = timedelta(microseconds=1)
 
@@ -169,6 +170,21 @@ def test_a_draining_process_takes_no_turn_and_hands_its_own_back_after_the_step(
         bench.run(turn.id, runtime)
     assert bench.run(turn.id, bench.runtime("worker-2")).exit_reason is ExitReason.FINAL_ANSWER
     assert (bench.view(turn.id).crash_count, bench.model.calls) == (0, 2)
+
+
+def test_a_draining_process_does_not_sit_the_pauses_of_its_turns_out(bench: Bench) -> None:
+    bench.script(says("Done."), faults=[ModelError(ErrorClass.RATE_LIMIT, "429", retry_after_s=25)])
+    runtime, turn_id = bench.runtime(), bench.submit(retry_in_place_s=30)
+    fetch = bench.start(turn_id, runtime)
+    wait_until(lambda: "model.failed" in bench.events(turn_id))
+    asked_at = time.monotonic()
+
+    runtime.registry.drain()
+
+    turn = fetch()
+    assert time.monotonic() - asked_at < 5
+    assert (turn.status, bench.row(turn_id)["attempts"]) == (TurnStatus.QUEUED, 1)
+    assert [c["error"] for c in bench.everything(turn_id)["model_calls"]] == ["rate_limit"]
 
 
 def test_a_turn_is_not_handed_back_between_a_start_mark_and_its_call(bench: Bench) -> None:
