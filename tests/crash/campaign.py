@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,14 @@ class CampaignFailed(AssertionError):
 
 @dataclass(frozen=True)
 class Story:
-    """How a turn came out: its ending, and its whole history."""
+    """How a turn came out: its ending, what was paid for it, and its whole history."""
 
     exit_reason: ExitReason | None
     output_text: str | None
     iterations_used: int
     grace_used: bool
     usage: Usage
+    cost_usd: Decimal | None
     history: tuple[tuple[str, str, int, tuple[Any, ...]], ...]
 
     def with_doubts(self, doubted: frozenset[str]) -> Story:
@@ -48,7 +50,7 @@ class Story:
         told = tuple(
             (role, origin, n, tuple(_doubt(b, doubted) for b in blocks)) for role, origin, n, blocks in self.history
         )
-        return Story(self.exit_reason, self.output_text, self.iterations_used, self.grace_used, self.usage, told)
+        return replace(self, history=told)
 
 
 def _doubt(block: dict[str, Any], doubted: frozenset[str]) -> dict[str, Any]:
@@ -140,6 +142,7 @@ class Campaign:
             view.iterations_used,
             view.grace_used,
             view.usage,
+            view.spending.cost_usd,
             tuple((m.role, m.origin, m.iteration, tuple(block_to_json(b) for b in m.content)) for m in messages),
         )
 

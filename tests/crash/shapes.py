@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +12,7 @@ from orchestration.ports import ModelRequest, Reply, StopSignal
 from orchestration.runtime import Runtime
 from persistence import inbox, interrupts
 from persistence.records.turn import ExitReason
+from persistence.records.usage import Usage
 from tests.support.scripted_model import Scripted, asks, says
 from tests.support.workbench import Bench
 
@@ -133,6 +134,13 @@ SHAPES = (
         plain(asks(("send", "{}"), tag="a"), says("so far"), asks(("send", "{}"), tag="b"), says("Done.")),
         settings={"iterations": 1},
         resumes_with=2,
+    ),
+    Shape(
+        "a cap on tokens",
+        plain(*(replace(asks(("send", "{}"), tag=f"i{n}-"), usage=Usage(4_000, 1_000)) for n in range(9))),
+        ExitReason.TOKEN_CAP,
+        settings={"max_tokens_total": 14_000},
+        is_exact=False,
     ),
     Shape("an interrupt in a model call", _stopped_in_its_second_call, ExitReason.INTERRUPTED_BY_USER),
     Shape(

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
@@ -23,6 +24,7 @@ from persistence.database import Database, Params, Row, Transaction
 from persistence.records.agent import AgentSettings
 from persistence.records.message import Message, Result
 from persistence.records.turn import Turn
+from persistence.records.usage import Usage
 from persistence.views import TurnView
 from tests.support import ledger as ledgers
 from tests.support.ledger import Ledger
@@ -34,6 +36,12 @@ Around: TypeAlias = Callable[[str, Callable[[], Any]], Any]
 
 MODEL = "scripted:scripted"
 _toolbox = RegistryToolbox()
+
+
+def price(_provider: str, _model: str, usage: Usage) -> Decimal | None:
+    """What anything costs here: all input a dollar a million tokens, what is written to a cache two, output ten."""
+    weighed = usage.input_tokens + usage.cache_read_tokens + 2 * usage.cache_write_tokens + 10 * usage.output_tokens
+    return Decimal(weighed) / 1_000_000
 
 
 class WatchedDatabase(Database):
@@ -92,7 +100,7 @@ class Bench:
         """A worker's runtime. The stored history is looked at after each of its statements."""
         watched = database or WatchedDatabase(self.database, self.and_look)
         chosen = models or (lambda _name: self.model)
-        defaults: dict[str, Any] = {"toolbox": _toolbox, "workspace": lambda _turn: self.workspace}
+        defaults: dict[str, Any] = {"toolbox": _toolbox, "workspace": lambda _turn: self.workspace, "prices": price}
         return Runtime(database=watched, models=chosen, worker=worker, **(defaults | changes))
 
     def agent(self, **settings: Any) -> AgentSettings:
