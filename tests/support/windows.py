@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,6 +20,8 @@ from tests.support.standing import wrong_with_request
 TOOLS = "tests.support.windows"
 TOO_LONG = ModelError(ErrorClass.CONTEXT_OVERFLOW, "prompt is too long", status=400)
 
+_WORDS = ("oak", "birch", "日本", "Ümlaut", "fern", "moss")
+
 Policy: TypeAlias = Callable[[ModelRequest], "Reply | BaseException"]
 
 
@@ -26,6 +29,13 @@ Policy: TypeAlias = Callable[[ModelRequest], "Reply | BaseException"]
 def snapshot(ctx: ToolContext, chars: int = 50_000, unit: str = "x") -> str:
     """Take a snapshot."""
     return ledger._recorded(ctx, "snapshot", {"chars": chars}, lambda: f"snapshot:{unit * (chars // len(unit))}")
+
+
+@tool(effect="reads")
+def leaf(n: int, chars: int) -> str:
+    """Read a leaf of the book: words that nothing makes short, always the same ones."""
+    choose = random.Random(n)
+    return f"leaf {n}: " + " ".join(f"{choose.choice(_WORDS)}{choose.randrange(1000)}" for _ in range(chars // 9))
 
 
 class WindowedModel:
