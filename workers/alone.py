@@ -22,7 +22,7 @@ from uuid import UUID
 
 from orchestration import loop
 from persistence.errors import DatabaseUnavailable, LeaseHeld, LeaseLost
-from workers import results, telemetry, wakes, wiring
+from workers import import_path, results, telemetry, wakes, wiring
 from workers import settings as environment
 from workers.celery_app import app
 from workers.interrupts import INTERVAL_S, InterruptWatcher
@@ -71,6 +71,7 @@ def services(parts: Parts) -> Generator[Drain]:
 def main() -> None:
     """`python -m workers.alone FD`: carry the turns that are named on the socket FD."""
     telemetry.start()
+    import_path.add_current_folder()
     parts = wiring.assemble(environment.load(), on_claimed=functools.partial(results.store_started, app))
     asked: _Asked = queue.SimpleQueue()
     with socket.socket(fileno=int(sys.argv[1])) as connection, services(parts) as drain:

@@ -21,6 +21,7 @@ from persistence.database import Database
 from persistence.deliveries import Delivery
 from persistence.records.turn import TurnStatus
 from persistence.views import TurnView
+from workers import identity
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +103,8 @@ def _tell_flower(app: Celery, view: TurnView, state: str) -> None:
         fields |= {"exception": str(view.exit_reason), "traceback": ""}
     else:
         fields |= {"terminated": False, "signum": None, "expired": False}
-    with app.events.default_dispatcher() as dispatcher:
+    # One fixed name: Flower would keep a worker, and a metric series, for every process that ever told an ending.
+    with app.events.default_dispatcher(hostname=f"perdure@{identity.host()}") as dispatcher:
         dispatcher.send(event, **fields)
 
 

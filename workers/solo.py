@@ -30,7 +30,7 @@ class Child:
         self._connection, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "workers.alone", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "workers.alone", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
             )

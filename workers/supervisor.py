@@ -64,7 +64,7 @@ def _start(command: list[str], reading: int) -> subprocess.Popen[bytes]:
 
 
 def _command(n: int, concurrency: int | None, queues: tuple[str, ...], name: str | None) -> list[str]:
-    command = [sys.executable, "-m", "workers.cli.main", "worker", "--queues", ",".join(queues)]
+    command = [sys.executable, "-P", "-m", "workers.cli.main", "worker", "--queues", ",".join(queues)]
     if concurrency is not None:
         command += ["--concurrency", str(concurrency)]
     if name is not None:

@@ -11,6 +11,7 @@ import typer
 
 from orchestration.errors import PerdureError
 from persistence.errors import StoreError
+from workers import import_path
 from workers.cli import exits, notices, processes, reading, servers, turns
 from workers.cli.arguments import WrongUsage
 
@@ -47,7 +48,7 @@ for command in (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one command line; its exit code. What is no bug ends in one sentence on stderr, without a traceback."""
     _speak_utf8()
-    _find_tools_here()
+    import_path.add_current_folder()
     notices.start()
     words = [_clean(word) for word in (sys.argv[1:] if arguments is None else arguments)]
     try:
@@ -75,13 +76,6 @@ def _speak_utf8() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="replace")
-
-
-def _find_tools_here() -> None:
-    """Let agents name modules of the folder we are in. At the end: no file there may stand in for a library."""
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.append(here)
 
 
 def _clean(word: str) -> str:
