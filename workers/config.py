@@ -125,7 +125,7 @@ def check_prices(config: Config, agent: AgentSettings) -> None:
     Raises ConfigError with what to write.
     """
     prices = PriceBook(config.providers, config.prices)
-    for model in agent.models:
+    for model in _every_model(agent):
         provider, _, name = model.partition(":")
         if prices(provider, name, Usage()) is None:
             raise ConfigError(
@@ -219,7 +219,7 @@ def _agents(
 
 
 def _check_models(agent: AgentSettings, providers: Mapping[str, ProviderSettings], *, where: str) -> None:
-    for model in (*agent.models, *([agent.compress_model] if agent.compress_model else ())):
+    for model in _every_model(agent):
         provider, colon, rest = model.partition(":")
         if not colon or not rest:
             raise ConfigError(
@@ -231,3 +231,8 @@ def _check_models(agent: AgentSettings, providers: Mapping[str, ProviderSettings
                 f"{where}: the agent {agent.name!r} uses {model!r}, but no provider {provider!r} is configured: "
                 f"add [providers.{provider}], or use one of {', '.join(providers) or '(none is configured)'}."
             )
+
+
+def _every_model(agent: AgentSettings) -> tuple[str, ...]:
+    """Whatever the agent may ask, for answers or for summaries."""
+    return agent.models if agent.compress_model is None else (*agent.models, agent.compress_model)

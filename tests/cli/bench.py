@@ -44,6 +44,9 @@ model = "main:scripted-answer"
 iterations = 1
 grace = "off"
 tools = ["calculator"]
+[prices."scripted-priced"]
+input_usd_per_million = 1
+output_usd_per_million = 10
 """
 API_KEY = "sk-planted-for-the-command-line"
 

@@ -8,10 +8,13 @@ from uuid import UUID
 
 import pytest
 
+from ops.dev.scripted_provider.script import Tokens, calls
+from persistence.events import StoredEvent
 from persistence.records.spending import Spending
 from persistence.records.turn import TurnStatus
 from persistence.records.usage import Usage
 from persistence.views import TurnView
+from tests.cli.bench import Place
 from workers.cli import render, shapes
 
 CENT = Decimal("0.01")
@@ -87,6 +90,15 @@ def test_the_summary_of_a_turn_never_shows_a_part_of_its_cost_as_the_whole() -> 
     assert ", at least $0.01" in render.summary(view(Spending(cost_usd=CENT, unpriced_attempts=1)))
 
 
+def test_an_answer_is_told_with_its_cost_where_that_is_known() -> None:
+    told = {"iteration": 1, "model": "main:m", "latency_s": 1.5, "input_tokens": 10, "output_tokens": 5}
+    at = datetime(2026, 5, 1, tzinfo=UTC)
+
+    said = [render.sentence(StoredEvent(1, at, "model.answered", e)) for e in (told, told | {"cost_usd": 0.000012})]
+
+    assert said == [f"iteration 1: main:m answers (1.5 s, 10 → 5 tokens{cost})" for cost in ("", ", $0.000012")]
+
+
 def test_the_list_shows_a_cost_only_where_it_is_whole() -> None:
     _, known, partial = render.table([view(Spending(cost_usd=CENT)), view(Spending(CENT, 1))]).splitlines()
 
@@ -101,3 +113,16 @@ def test_the_json_has_null_for_a_cost_that_is_not_known_and_what_is_known_beside
     assert (partial["cost_usd"], partial["known_cost_usd"], partial["estimated_cost_usd"]) == (None, 0.01, 0.02)
     told = {name: partial["usage"][name] for name in ("unpriced_attempts", "unknown_attempts", "estimated_tokens")}
     assert told == {"unpriced_attempts": 3, "unknown_attempts": 2, "estimated_tokens": 900}
+
+
+def test_a_real_worker_charges_what_the_configuration_says_and_stops_before_the_cap(place: Place) -> None:
+    """Each call costs 0.02 dollars by the price in the configuration of the place."""
+    asks = calls(("calculate", {"expression": "1 + 1"}), tokens=Tokens(10_000, 1_000))
+
+    model = place.model("priced", asks, asks)
+    done = place.call("run", "Hello", "--set", model, "--set", "max_cost_usd=0.05", "--json")
+
+    assert done.code == 2, done.err
+    told = done.json
+    assert (told["exit_reason"], told["cost_usd"], told["known_cost_usd"]) == ("cost_cap", 0.04, 0.04)
+    assert "The next call may cost" in done.err

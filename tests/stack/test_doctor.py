@@ -144,3 +144,12 @@ def test_a_workspace_that_is_a_file_is_found(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("PERDURE_WORKSPACE", str(tmp_path / "perdure.toml"))
 
     assert "PERDURE_WORKSPACE" in broken()[0].advice
+
+
+@pytest.mark.usefixtures("sound")
+def test_a_capped_cost_without_a_price_is_found(tmp_path: Path) -> None:
+    (tmp_path / "perdure.toml").write_text(AGENT + "max_cost_usd = 1\n")
+
+    [finding] = broken()
+
+    assert finding.what.startswith("Agent default: max_cost_usd is set, but no price of 'main:m' is known")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from orchestration.costs import dollars
@@ -188,7 +189,8 @@ def _answered(p: Payload) -> str:
     asked: list[str] = p.get("tools") or []
     what = f"asks for {', '.join(asked)}" if asked else "answers"
     took = f"{seconds(p.get('latency_s'))}, {tokens(p.get('input_tokens'), p.get('output_tokens'))}"
-    return f"iteration {p.get('iteration')}: {p.get('model')} {what} ({took})"
+    cost = f", {dollars(Decimal(p['cost_usd']))}" if p.get("cost_usd") is not None else ""
+    return f"iteration {p.get('iteration')}: {p.get('model')} {what} ({took}{cost})"
 
 
 def _failed(p: Payload) -> str:

@@ -130,6 +130,18 @@ def _configuration(settings: Settings, environ: Mapping[str, str]) -> list[Findi
         else:
             keys = {0: "no key", 1: "one key"}.get(count, f"{count} keys")
             findings.append(Finding(True, f"Provider {name}: {keys}"))
+    return findings + _prices(loaded)
+
+
+def _prices(loaded: config.Config) -> list[Finding]:
+    """What is missing where an agent's cost is capped: its turns would be refused."""
+    findings: list[Finding] = []
+    for agent in loaded.agents.values():
+        try:
+            if agent.max_cost_usd is not None:
+                config.check_prices(loaded, agent)
+        except ConfigError as error:
+            findings.append(Finding(False, f"Agent {agent.name}: {error}", "its turns are refused until then"))
     return findings
 
 
