@@ -14,6 +14,7 @@ from persistence import inbox, interrupts
 from persistence.records.turn import ExitReason
 from persistence.records.usage import Usage
 from tests.support.scripted_model import Scripted, asks, says
+from tests.support.windows import is_for_summary
 from tests.support.workbench import Bench
 
 
@@ -69,6 +70,17 @@ def _steered_once(bench: Bench) -> Sequence[Scripted]:
         return says("In feet.")
 
     return (asks(("look", "{}")), steered, says("In metres."))
+
+
+def _keeps_notes(request: ModelRequest, _stop: StopSignal) -> Reply:
+    """Notes that outgrow a small window, and a letter in between."""
+    if is_for_summary(request):
+        return says("Notes were kept, a letter was sent.")
+    done = request.messages[-1].iteration
+    if done == 6:
+        return says("Done.")
+    note = ("note", f'{{"text":"{"x" * 1200}"}}')
+    return asks(note, *([("send", "{}")] if done == 2 else []), tag=f"n{done}_")
 
 
 SHAPES = (
@@ -151,5 +163,6 @@ SHAPES = (
         always=_stop_in_the_tool,
     ),
     Shape("a steer in the last call", _steered_once, is_exact=False),
+    Shape("compressions", plain(_keeps_notes), settings={"context_window": 4_000}),
 )
 BY_NAME = {shape.name: shape for shape in SHAPES}
