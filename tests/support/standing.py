@@ -93,7 +93,7 @@ def wrong_with_ended(database: Database, turn_id: UUID, ledger: Ledger | None = 
     wrong += _wrong_with_calls(database, turn_id, own)
     wrong += _wrong_with_budget(database, turn_id, own, row["iterations_max"], row["resumes"], row["attempts_max"])
     wrong += _wrong_with_spending(database, turn_id)
-    return wrong + (_wrong_with_ledger(ledger, turn_id, own) if ledger else [])
+    return wrong + (_wrong_with_ledger(database, ledger, turn_id, own) if ledger else [])
 
 
 def _wrong_with_events(database: Database, turn_id: UUID, exit_reason: str, event_seq: int) -> list[str]:
@@ -149,14 +149,16 @@ def _wrong_with_spending(database: Database, turn_id: UUID) -> list[str]:
     return [] if stored == expected else [f"the turn's sums {stored} are not those of its attempts, {expected}"]
 
 
-def _wrong_with_ledger(ledger: Ledger, turn_id: UUID, own: Sequence[Message]) -> list[str]:
+def _wrong_with_ledger(database: Database, ledger: Ledger, turn_id: UUID, own: Sequence[Message]) -> list[str]:
     """No `once` call started twice; what has a result of its own did start, what was not run did not."""
-    entries = ledger.entries(turn_id)
-    started = [e.call_id for e in entries if e.what == "start"]
+    started = ledger.starts(turn_id)
+    once = database.rows(
+        "SELECT call_id, name FROM tool_calls WHERE turn_id = %(id)s AND effect = 'once'", {"id": turn_id}
+    )
     wrong = [
-        f"the {e.tool} call {e.call_id} started {started.count(e.call_id)} times"
-        for e in entries
-        if e.what == "start" and e.tool not in ("look", "note", "fail", "odd") and started.count(e.call_id) > 1
+        f"the {r['name']} call {r['call_id']} started {started.count(r['call_id'])} times"
+        for r in once
+        if started.count(r["call_id"]) > 1
     ]
     for result in (b for m in own for b in m.content if isinstance(b, Result)):
         if result.status is CallStatus.SUCCEEDED and result.id not in started:
