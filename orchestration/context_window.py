@@ -21,7 +21,7 @@ _TAIL_SHARE = 0.2
 # A summary is worth its call when it frees this share of the threshold.
 _WORTH = 0.1
 # How long a summary may be: a share of what it replaces, within bounds.
-_SUMMARY_SHARE, _SHORTEST_SUMMARY, _LONGEST_SUMMARY = 0.2, 150, 8_000
+_SUMMARY_SHARE, _SHORTEST_SUMMARY, _LONGEST_SUMMARY = 0.2, 150, 10_000
 # The fixed words around a summary.
 _NOTICE_TOKENS = 200
 # What is carried along of the words that the user added to a request, in characters: the newest.
@@ -86,6 +86,7 @@ class Why(StrEnum):
     NO_GAIN = "a summary would be no shorter"
     NO_SUMMARY = "no summary of it could be made"
     TOO_OFTEN = "it was compressed several times and is still refused"
+    NEVER = "the agent is not to compress"
 
 
 def output_room(window: int, max_output_tokens: int | None) -> int:
@@ -121,7 +122,8 @@ def _sized(turn: Turn, middle: Sequence[Message], limits: Limits, size: Size) ->
     if not any(not _is_summary(turn, m) for m in middle):
         return Why.NOTHING_LEFT
     replaced = sum(map(rough_tokens, middle))
-    most = min(_LONGEST_SUMMARY, max(limits.window // 10, _SHORTEST_SUMMARY))
+    longest = min(_LONGEST_SUMMARY, turn.agent.max_output_tokens or _LONGEST_SUMMARY)
+    most = min(longest * 3 // 4, max(limits.window // 10, _SHORTEST_SUMMARY))
     summary = min(max(int(replaced * _SUMMARY_SHARE), _SHORTEST_SUMMARY), most)
     kept = carried(turn, middle[0].seq, middle[-1].seq)
     gain = int((replaced - summary - _NOTICE_TOKENS - kept.rough) * size.saving)

@@ -19,8 +19,6 @@ from orchestration.transcript import Style, line
 from persistence.records.message import Role
 from persistence.records.turn import Counters, Ending, ExitReason, Turn, WaitingFor
 
-# Compressions without an answer between them. Over the whole turn, each answer allows one more.
-PASSES = 3
 # What a pass may be divided into, where the model that summarises has a small window.
 _PIECES = 32
 # A summary may fail this often beyond the attempts of any other call: without it the turn may have to end.
@@ -60,19 +58,20 @@ def before_call(turn: Turn, model: str) -> Step | Why | None:
 
     None when the request has room, or as much as can be made: an estimate alone ends no turn.
     """
+    counters, limits = turn.counters, Limits.of(turn.agent)
+    if limits is None and Count.TARGET not in counters.remedies:
+        return None
     size = size_of(turn)
-    limits = Limits.of(turn.agent)
     unfinished = _unfinished(turn, limits, size)
     if unfinished is not None:
         return _compress(turn, model, unfinished, size)
     if limits is None or size.tokens < limits.threshold:
         return None
-    counters = turn.counters
     if counters.remedies.get(Count.GIVEN_UP):
         return Why.NO_SUMMARY if size.tokens > limits.window else None
     is_tight = size.tokens > limits.most
     is_early = counters.iterations_used < counters.remedies.get(Count.NOT_BEFORE, 0)
-    if _is_too_often(counters) or (is_early and not is_tight):
+    if _is_too_often(turn) or (is_early and not is_tight):
         return None
     found = plan(turn, limits=limits, size=size)
     if is_tight and (isinstance(found, Why) or size.tokens - found.gain > limits.most):
@@ -87,8 +86,8 @@ def after_refusal(turn: Turn, model: str) -> Step | Why:
     counters = turn.counters
     if counters.remedies.get(Count.GIVEN_UP):
         return Why.NO_SUMMARY
-    if _is_too_often(counters):
-        return Why.TOO_OFTEN
+    if _is_too_often(turn):
+        return Why.TOO_OFTEN if turn.agent.compress_passes else Why.NEVER
     size = size_of(turn)
     # What was refused is above the window, whatever the configuration says of it.
     window = min(turn.agent.context_window or size.tokens, size.tokens)
@@ -143,7 +142,13 @@ def compressed(counters: Counters, *, to_seq: int, target_seq: int) -> Counters:
     pieces = remedies.get(Count.PIECES, 0) + 1
     is_done = to_seq >= target_seq or pieces >= _PIECES
     return counted(
-        replace(counters, attempts=0, last_error=None, retry_after_s=None),
+        replace(
+            counters,
+            attempts=0,
+            last_error=None,
+            retry_after_s=None,
+            crash_streak=counters.crash_streak if counters.is_suspect else 0,
+        ),
         SUMMARIES=remedies.get(Count.SUMMARIES, 0) + is_done,
         PASSES=remedies.get(Count.PASSES, 0) + is_done,
         PIECES=0 if is_done else pieces,
@@ -185,10 +190,11 @@ def counted(counters: Counters, **counts: int) -> Counters:
     return replace(counters, remedies=MappingProxyType({k: v for k, v in remedies.items() if v}))
 
 
-def _is_too_often(counters: Counters) -> bool:
-    remedies = counters.remedies
-    of_turn = remedies.get(Count.SUMMARIES, 0) - counters.iterations_used
-    return max(remedies.get(Count.PASSES, 0), of_turn) >= PASSES
+def _is_too_often(turn: Turn) -> bool:
+    """Whether there were as many compressions as may be between two answers; over the turn, each answer allows one more."""
+    counters = turn.counters
+    of_turn = counters.remedies.get(Count.SUMMARIES, 0) - counters.iterations_used
+    return max(counters.remedies.get(Count.PASSES, 0), of_turn) >= turn.agent.compress_passes
 
 
 def _better(one: Plan | Why, other: Plan | Why) -> Plan | Why:

@@ -82,6 +82,7 @@ _BOUNDS: Mapping[str, Any] = {
     "tool_threads": Field(ge=1, le=64),
     "result_chars": Field(ge=100),
     "compress_at": Field(gt=0, le=1),
+    "compress_passes": Field(ge=0, le=20),
 }
 _SETTINGS = {f.name: f for f in fields(AgentSettings) if f.name != "name"}
 _TYPES = get_type_hints(AgentSettings)

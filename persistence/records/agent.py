@@ -58,6 +58,7 @@ class AgentSettings:
     compress_at: float = 0.5
     compress_model: str | None = None
     compress_window: int | None = None
+    compress_passes: int = 3
     on_busy: OnBusy = OnBusy.QUEUE
     workspace: str | None = None
 

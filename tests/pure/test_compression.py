@@ -185,6 +185,15 @@ def test_a_compression_lets_a_refused_request_be_tried_anew() -> None:
     assert (counters.attempts, counters.last_error, counters.retry_after_s) == (0, None, None)
 
 
+def test_a_compression_is_progress_so_crashes_before_it_do_not_add_up_with_those_after_it() -> None:
+    t = at_work()
+    shaken = replace(t, counters=replace(t.counters, crash_streak=2))
+    suspect = replace(t, counters=replace(t.counters, crash_streak=2, is_suspect=True))
+
+    assert compressed(shaken, 4, 7).counters.crash_streak == 0
+    assert compressed(suspect, 4, 7).counters.crash_streak == 2
+
+
 def test_an_interrupted_summary_leaves_only_its_call() -> None:
     outcome = compression.Attempt(at_work(), STEP, "scripted", "large").interrupted(0.5)
 

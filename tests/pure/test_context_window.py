@@ -239,3 +239,10 @@ def test_the_words_around_a_summary_are_within_what_a_plan_counts_for_them() -> 
     assert kept.compression is not None
     around = [b for b in kept.compression.content if b not in kept.compression.request]
     assert sum(map(rough_block, around)) < 200
+
+
+def test_no_summary_is_asked_for_that_is_longer_than_an_answer_may_be() -> None:
+    found = planned(carrying(long_turn(iterations=30), context_window=64_000, max_output_tokens=400))
+
+    assert isinstance(found, Plan)
+    assert found.summary_tokens == 300

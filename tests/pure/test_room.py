@@ -12,7 +12,7 @@ from orchestration.context_size import size_of
 from orchestration.context_window import Why
 from orchestration.decide import decide
 from orchestration.errors import ErrorClass
-from orchestration.room import PASSES, Count, after_refusal, before_call, result_bytes, result_chars
+from orchestration.room import Count, after_refusal, before_call, result_bytes, result_chars
 from orchestration.steps import Backoff, CallModel, Compress, End, FallBack, GiveUpWorker, Signals, Step
 from persistence.records.message import Call, CallStatus, Message, Result, Role, Text
 from persistence.records.turn import Counters, ExitReason, Turn
@@ -130,13 +130,21 @@ def test_a_summary_that_would_hardly_pay_is_not_asked_for_while_there_is_room() 
 
 @pytest.mark.parametrize("settings", [{"context_window": 16_000}, {"context_window": None}])
 def test_there_are_three_compressions_between_two_answers_at_most(settings: dict[str, int | None]) -> None:
-    often = with_counts(at_work(**settings), PASSES=PASSES, SUMMARIES=PASSES)
+    often = with_counts(at_work(**settings), PASSES=3, SUMMARIES=3)
 
     assert decide(often, CALM) == CallModel(MODEL)
     step = decide(refused(often), CALM)
     assert isinstance(step, End)
     assert step.ending.exit_reason is ExitReason.CONTEXT_OVERFLOW
     assert "context cannot be reduced" in (step.ending.message or "")
+
+
+def test_how_many_compressions_there_are_between_two_answers_is_the_agents() -> None:
+    once = with_counts(at_work(context_window=16_000, compress_passes=2), PASSES=1, SUMMARIES=1)
+
+    assert isinstance(decide(once, CALM), Compress)
+    assert decide(with_counts(once, PASSES=2), CALM) == CallModel(MODEL)
+    assert decide(at_work(context_window=16_000, compress_passes=0), CALM) == CallModel(MODEL)
 
 
 def test_over_a_turn_each_answer_allows_one_compression_more() -> None:
