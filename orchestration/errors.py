@@ -43,7 +43,10 @@ class PerdureError(Exception):
 
 
 class ModelError(PerdureError):
-    """One attempt of a model request failed. `retry_after_s` is the wait that the provider asked for, in seconds."""
+    """One attempt of a model request failed. `retry_after_s` is the wait that the provider asked for, in seconds.
+
+    `was_sent` is False where no byte of the request can have reached the provider.
+    """
 
     def __init__(
         self,
@@ -54,6 +57,7 @@ class ModelError(PerdureError):
         status: int | None = None,
         request_id: str | None = None,
         usage: Usage | None = None,
+        was_sent: bool = True,
     ) -> None:
         super().__init__(message)
         self.error = error
@@ -61,12 +65,14 @@ class ModelError(PerdureError):
         self.status = status
         self.request_id = request_id
         self.usage = usage
+        self.was_sent = was_sent
 
     @property
     def may_be_billed(self) -> bool:
         """Whether anything can have been bought: nothing, where the request was not sent or was answered by a refusal."""
-        was_refused = self.status is not None and self.status >= 400
-        return self.usage is not None or not (was_refused or self.error in (ErrorClass.CONNECT, ErrorClass.TLS))
+        # A gateway that lost patience says nothing of what was made behind it.
+        was_refused = self.status is not None and self.status >= 400 and self.error is not ErrorClass.TIMEOUT
+        return self.usage is not None or (self.was_sent and not was_refused)
 
 
 class AnswerLost(ModelError):

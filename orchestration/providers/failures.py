@@ -16,13 +16,22 @@ from typing import Any
 import httpx2
 
 from orchestration.errors import CallInterrupted, ErrorClass, ModelError
-from orchestration.providers.connections.watch import CallWatch
+from orchestration.providers.connections.watch import CallWatch, Limit
 from orchestration.providers.error_classes import classify, error_object
 from persistence.records.text import clean
 from persistence.records.usage import Usage
 
 MESSAGE_CHARS = 500
 MASK = "[key]"
+# No connection stood yet, or none ever could.
+_NOT_SENT = (
+    httpx2.ConnectError,
+    httpx2.ConnectTimeout,
+    httpx2.PoolTimeout,
+    httpx2.ProxyError,
+    httpx2.UnsupportedProtocol,
+    httpx2.InvalidURL,
+)
 
 
 class Malformed(Exception):
@@ -71,6 +80,7 @@ class Translator:
             status=status,
             request_id=request_id(answer.headers) if answer is not None else None,
             usage=usage,
+            was_sent=watch.passed is not Limit.CONNECT and not any(isinstance(e, _NOT_SENT) for e in _chain(error)),
         )
 
     def _sentence(self, text: str) -> str:

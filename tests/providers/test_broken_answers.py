@@ -63,6 +63,7 @@ def test_a_stream_without_its_end_marker_is_a_failed_attempt(api: Api, stage: st
         ask_once(api, server.url)
 
     assert caught.value.error is ErrorClass.MALFORMED_STREAM
+    assert caught.value.may_be_billed
     assert len(server.peers) == 1, "an attempt is one request: the SDKs must not retry"
 
 
@@ -75,6 +76,7 @@ def test_a_connection_that_dies_before_any_answer_is_a_connection_error(api: Api
         ask_once(api, server.url)
 
     assert caught.value.error is ErrorClass.CONNECT
+    assert caught.value.may_be_billed, "the request was sent, and nobody knows what became of it"
     assert len(server.peers) == 1
 
 
@@ -86,6 +88,7 @@ def test_a_port_on_which_nobody_listens_is_a_connection_error(api: Api) -> None:
         ask_once(api, address)
 
     assert caught.value.error is ErrorClass.CONNECT
+    assert not caught.value.may_be_billed
     assert "refused" in str(caught.value)
 
 
@@ -94,6 +97,7 @@ def test_a_host_that_does_not_exist_is_a_connection_error(api: Api) -> None:
         ask_once(api, "http://no-such-host.invalid")
 
     assert caught.value.error is ErrorClass.CONNECT
+    assert not caught.value.may_be_billed
     assert "no-such-host.invalid" in str(caught.value)
 
 

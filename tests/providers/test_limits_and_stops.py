@@ -209,6 +209,7 @@ def test_a_connection_that_cannot_be_made_is_given_up_at_its_limit(api: Api) -> 
 
     assert caught.value.error is ErrorClass.TIMEOUT
     assert "no connection within 0.4 s" in str(caught.value)
+    assert not caught.value.may_be_billed
 
 
 def test_a_tls_handshake_that_hangs_is_given_up_at_the_limit_of_connecting(api: Api) -> None:
@@ -217,6 +218,7 @@ def test_a_tls_handshake_that_hangs_is_given_up_at_the_limit_of_connecting(api: 
 
     assert caught.value.error is ErrorClass.TIMEOUT
     assert "no connection within 0.4 s" in str(caught.value)
+    assert not caught.value.may_be_billed
 
 
 def test_slow_tokens_are_no_reason_to_give_up(api: Api) -> None:
@@ -309,6 +311,7 @@ def test_a_look_up_is_limited_by_the_limit_of_connecting(api: Api, monkeypatch: 
 
     assert caught.value.error is ErrorClass.TIMEOUT
     assert "no connection within 0.4 s" in str(caught.value)
+    assert not caught.value.may_be_billed
 
 
 def test_a_stop_before_the_call_sends_nothing(api: Api) -> None:
@@ -445,6 +448,7 @@ def test_a_certificate_that_nobody_trusts_is_a_tls_error(api: Api, certificate: 
         ask_once(api, server.url.replace("http:", "https:"))
 
     assert caught.value.error is ErrorClass.TLS
+    assert not caught.value.may_be_billed
 
 
 def test_tls_spoken_to_a_plain_server_is_a_tls_error(api: Api) -> None:
@@ -455,3 +459,4 @@ def test_tls_spoken_to_a_plain_server_is_a_tls_error(api: Api) -> None:
         ask_once(api, server.url.replace("http:", "https:"))
 
     assert caught.value.error is ErrorClass.TLS
+    assert not caught.value.may_be_billed
