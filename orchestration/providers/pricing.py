@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from urllib.parse import urlsplit
 
@@ -34,22 +35,20 @@ class PriceBook:
     """
 
     def __init__(self, providers: Mapping[str, ProviderSettings], overrides: Mapping[str, Price]) -> None:
-        self._providers = providers
         self._overrides = overrides
+        found = {name: _Seller.of(settings) for name, settings in providers.items()}
+        self._sellers = {name: seller for name, seller in found.items() if _is_public(seller.address)}
 
     def __call__(self, provider: str, model: str, usage: Usage) -> Decimal | None:
         """The cost of `usage`; None where no price is known. Never raises: an answer is worth more than its price."""
         override = self._overrides.get(f"{provider}:{model}") or self._overrides.get(model)
         if override is not None:
             return override.of(usage)
-        settings = self._providers.get(provider)
-        if settings is None:
+        seller = self._sellers.get(provider)
+        if seller is None:
             return None
-        address = settings.base_url or _COMPANY[settings.api]
-        said = {name: settings.extra_body.get(name) for name in _PRICED_FIELDS}
-        context = {name: word for name, word in said.items() if isinstance(word, str)}
         try:
-            return _list_price(model, address, usage, context) if _is_public(address) else None
+            return _list_price(model, seller, usage)
         except LookupError:
             return None
         except Exception:  # data and code of others, for which no answer may be lost
@@ -58,12 +57,26 @@ class PriceBook:
 
     def preload(self) -> None:
         """Import the list prices, where any provider charges them. For a background thread at a worker's start."""
-        for name in self._providers:
+        for name in self._sellers:
             self(name, "", Usage())
 
 
-def _list_price(model: str, address: str, usage: Usage, context: Mapping[str, str]) -> Decimal | None:
-    """What a company's price list says. Raises LookupError where the address or the model is not on it."""
+@dataclass(frozen=True, slots=True)
+class _Seller:
+    """Whose price list holds, and what every request says that changes a price on it."""
+
+    address: str
+    says: Mapping[str, str]
+
+    @classmethod
+    def of(cls, settings: ProviderSettings) -> _Seller:
+        said = {name: settings.extra_body.get(name) for name in _PRICED_FIELDS}
+        words = {name: word for name, word in said.items() if isinstance(word, str)}
+        return cls(settings.base_url or _COMPANY[settings.api], words)
+
+
+def _list_price(model: str, seller: _Seller, usage: Usage) -> Decimal | None:
+    """What a company's price list says. Raises LookupError where the company or the model has none."""
     # A second and 40 MB, which nothing but a priced call needs.
     import genai_prices
 
@@ -76,8 +89,8 @@ def _list_price(model: str, address: str, usage: Usage, context: Mapping[str, st
             output_reasoning_tokens=min(usage.reasoning_tokens, usage.output_tokens),
         ),
         model,
-        provider_api_url=address,
-        price_context=context,
+        provider_api_url=seller.address,
+        price_context=seller.says,
     )
     # The list has models that charge by the page, the minute or the request: half a price would be a wrong one.
     prices = found.model_price
@@ -86,7 +99,10 @@ def _list_price(model: str, address: str, usage: Usage, context: Mapping[str, st
 
 def _is_public(address: str) -> bool:
     """Whether the address may be a company's: not a number, and not a bare name like `localhost`."""
-    host = urlsplit(address).hostname or ""
+    try:
+        host = urlsplit(address).hostname or ""
+    except ValueError:  # no address at all
+        return False
     try:
         ipaddress.ip_address(host)
     except ValueError:
