@@ -9,6 +9,7 @@ import ctypes
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -84,13 +85,18 @@ def block(ctx: ToolContext, hold: str) -> str:
 
 
 @tool(effect="repeatable", timeout_s=120)
-def stall(ctx: ToolContext, seconds: float, times: int) -> str:
-    """Keep Python's lock for some seconds, in the first so many starts of this call."""
+def stall(ctx: ToolContext, begin: str, hold: str) -> str:
+    """Once `begin` is open, keep Python's lock until `hold` is: no other thread of the process does anything meanwhile."""
     _write(ctx, "stall", "start")
-    with open(os.environ[_LEDGER]) as ledger:
-        started = sum(f'"key": "{ctx.idempotency_key}"' in line for line in ledger)
-    if started <= times:
-        ctypes.PyDLL(None).usleep(int(seconds * 1e6))  # unlike CDLL, it does not let go of the lock
+    while not _is_open(begin):
+        time.sleep(0.02)
+    libc = ctypes.PyDLL(None)  # unlike CDLL, it does not let go of the lock in a call
+    gate = str(Path(os.environ[_GATES]) / hold).encode()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(3600)
+    while libc.access(gate, os.F_OK) != 0:
+        libc.usleep(10_000)
+    sys.setswitchinterval(interval)
     _write(ctx, "stall", "end")
     return "stall done"
 

@@ -43,16 +43,17 @@ def test_one_poison_turn_among_twenty_in_mid_tool_convicts_itself_alone(bench: B
 
 def test_a_poison_turn_that_must_not_be_repeated_fails_when_it_is_asked_for_again(bench: Bench) -> None:
     """Its call is never repeated; it is the model that asks for it again and again."""
-    (victim, *_) = bench.yard.workers(2)
+    crashes = 2
+    bench.yard.workers(2)
     turn = bench.start(
-        *[calls(("die_once", {})) for _ in range(MAX_CRASHES + 1)],
+        *[calls(("die_once", {})) for _ in range(crashes + 1)],
         reply("never said"),
-        settings={"max_crashes": str(MAX_CRASHES)},
+        settings={"max_crashes": str(crashes)},
     )
 
     view = turn.wait_for_end(within_s=90)
 
-    assert (view.exit_reason, view.crash_count) == (ExitReason.WORKER_LOST, MAX_CRASHES)
-    assert turn.starts("die_once") == 1 + MAX_CRASHES
-    assert len(turn.calls) == 1 + MAX_CRASHES, "each start was a call of its own"
-    assert len([w for w in bench.yard.standing if w.is_alive]) == 1, victim
+    assert (view.exit_reason, view.crash_count) == (ExitReason.WORKER_LOST, crashes)
+    assert turn.starts("die_once") == 1 + crashes
+    assert len(turn.calls) == 1 + crashes, "each start was a call of its own"
+    assert len([w for w in bench.yard.standing if w.is_alive]) == 1
