@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
+from persistence.records.compression import SHOWN_CHARS
 from persistence.records.message import Block, Call, Image, Message, Opaque, Result, Text, Thinking, dumps
 from persistence.records.turn import Turn
 
@@ -106,14 +107,14 @@ def _rough_since(turn: Turn, seq: int) -> int:
     return total
 
 
-# The rough size of a history up to a message, and the compression that it holds for. So a history that grows is not
-# added up again at every step.
-_totals: WeakKeyDictionary[Message, tuple[int, int]] = WeakKeyDictionary()
+# The rough size of a history up to a message, and the compression and the length of results that it holds for. So a
+# history that grows is not added up again at every step.
+_totals: WeakKeyDictionary[Message, tuple[tuple[int, int], int]] = WeakKeyDictionary()
 
 
 def _rough_up_to(turn: Turn, seq: int) -> int:
     """The rough size of the messages up to `seq`."""
-    n = turn.compression.n if turn.compression else 0
+    state = (turn.compression.n if turn.compression else 0, turn.counters.remedies.get(SHOWN_CHARS, 0))
     newest: Message | None = None
     total = 0
     for message in reversed(turn.messages):
@@ -121,10 +122,10 @@ def _rough_up_to(turn: Turn, seq: int) -> int:
             continue
         newest = newest or message
         known = _totals.get(message)
-        if known is not None and known[0] == n:
+        if known is not None and known[0] == state:
             total += known[1]
             break
         total += rough_tokens(message)
     if newest is not None:
-        _totals[newest] = (n, total)
+        _totals[newest] = (state, total)
     return total

@@ -100,11 +100,14 @@ def plan(turn: Turn, *, limits: Limits, size: Size, is_last_resort: bool = False
     Never touched: the system prompt, the first three messages, a tail of newest messages with the newest answer and
     whatever came after it (results that the model has not seen, the newest request); a call and its results stay
     together. A request that is not in the tail is carried along word for word. The last resort, before a turn would
-    have to end, gives up the head, and of the tail all but what has to be there.
+    have to end, gives up the head, of the tail all but what has to be there, and what earlier turns ended on before the
+    model saw it: else one request that is too large would end every turn after it.
     """
     messages = turn.messages
-    newest = max((n for n, m in enumerate(messages) if m.role is Role.ASSISTANT), default=None)
-    if newest is None:
+    newest = max((n for n, m in enumerate(messages) if m.role is Role.ASSISTANT), default=-1)
+    if is_last_resort:
+        newest = max(newest, max((n for n, m in enumerate(messages) if _is_request(m)), default=-1))
+    if newest < 0:
         return Why.NOTHING_SEEN
     start = _start(turn, 0 if is_last_resort else HEAD)
     end = _tail_start(messages, start, newest, 0 if is_last_resort else int(limits.tail / size.growth))

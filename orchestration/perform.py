@@ -26,6 +26,7 @@ from orchestration.steps import (
     GiveUpWorker,
     HandBack,
     RunTools,
+    ShowLess,
     StartTools,
     Step,
     TakeInbox,
@@ -59,6 +60,9 @@ def perform(step: Step, turn: Turn, carried: Carried, runtime: Runtime) -> Outco
             return _start_tools(step, turn, runtime)
         case RunTools():
             return _run_tools(step, turn, carried, runtime)
+        case ShowLess():
+            told = Event("results.shortened", {"from_seq": step.from_seq, "chars": step.chars})
+            return Outcome(room.showing_less(turn.counters, step), events=(told,))
         case FallBack():
             return answers.fell_back(turn, step.model_index)
         case Backoff():

@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
+from itertools import takewhile
 from types import MappingProxyType
 
 from orchestration.context_size import BYTES_PER_TOKEN, Size, rough_text, size_of
 from orchestration.context_window import Limits, Plan, Why, new_messages, output_room, plan, plan_rest
 from orchestration.errors import ErrorClass
 from orchestration.remedies import REMEDIES, wait_s
-from orchestration.steps import Backoff, Compress, GiveUpWorker, Step
+from orchestration.steps import Backoff, Compress, GiveUpWorker, ShowLess, Step
 from orchestration.transcript import Style, line
-from persistence.records.message import Role
+from persistence.records.compression import SHOWN_CHARS, SHOWN_FROM
+from persistence.records.message import Result, Role
 from persistence.records.turn import Counters, Ending, ExitReason, Turn, WaitingFor
 
 # What a pass may be divided into, where the model that summarises has a small window.
@@ -87,7 +89,7 @@ def after_refusal(turn: Turn, model: str) -> Step | Why:
     if counters.remedies.get(Count.GIVEN_UP):
         return Why.NO_SUMMARY
     if _is_too_often(turn):
-        return Why.TOO_OFTEN if turn.agent.compress_passes else Why.NEVER
+        return _show_less(turn) or (Why.TOO_OFTEN if turn.agent.compress_passes else Why.NEVER)
     size = size_of(turn)
     # What was refused is above the window, whatever the configuration says of it.
     window = min(turn.agent.context_window or size.tokens, size.tokens)
@@ -95,7 +97,7 @@ def after_refusal(turn: Turn, model: str) -> Step | Why:
     found = plan(turn, limits=limits, size=size)
     if counters.remedies.get(Count.PASSES) or isinstance(found, Why) or found.gain < limits.worth:
         found = _better(found, plan(turn, limits=limits, size=size, is_last_resort=True))
-    return found if isinstance(found, Why) else _compress(turn, model, found, size)
+    return _show_less(turn) or found if isinstance(found, Why) else _compress(turn, model, found, size)
 
 
 def cannot_go_on(turn: Turn, why: Why) -> Ending:
@@ -160,6 +162,13 @@ def compressed(counters: Counters, *, to_seq: int, target_seq: int) -> Counters:
     )
 
 
+def showing_less(counters: Counters, step: ShowLess) -> Counters:
+    """The counters of a turn whose refused request is tried anew with shorter results."""
+    remedies = {**counters.remedies, SHOWN_FROM: step.from_seq, SHOWN_CHARS: step.chars}
+    anew = replace(counters, attempts=0, last_error=None, retry_after_s=None)
+    return replace(anew, remedies=MappingProxyType(remedies))
+
+
 def failed(counters: Counters, error: ErrorClass | None, *, attempts: int, retry_after_s: float | None) -> Counters:
     """The counters after an attempt without a summary (without an error: one that was no shorter).
 
@@ -195,6 +204,15 @@ def _is_too_often(turn: Turn) -> bool:
     counters = turn.counters
     of_turn = counters.remedies.get(Count.SUMMARIES, 0) - counters.iterations_used
     return max(counters.remedies.get(Count.PASSES, 0), of_turn) >= turn.agent.compress_passes
+
+
+def _show_less(turn: Turn) -> ShowLess | None:
+    """A quarter of the longest result that the model has not seen, if that is still any use."""
+    unseen = list(takewhile(lambda m: m.role is not Role.ASSISTANT, reversed(turn.messages)))
+    longest = max((len(b.content) for m in unseen for b in m.content if isinstance(b, Result)), default=0)
+    if longest < 4 * _LEAST_RESULT_BYTES:
+        return None
+    return ShowLess(min(turn.counters.remedies.get(SHOWN_FROM, unseen[-1].seq), unseen[-1].seq), longest // 4)
 
 
 def _better(one: Plan | Why, other: Plan | Why) -> Plan | Why:

@@ -64,6 +64,14 @@ class Compress:
 
 
 @dataclass(frozen=True, slots=True)
+class ShowLess:
+    """Show the model only so many characters of each result that it has not seen, for all of them are too much."""
+
+    from_seq: int
+    chars: int
+
+
+@dataclass(frozen=True, slots=True)
 class Backoff:
     """Rest in place, watching the interrupt."""
 
@@ -96,5 +104,15 @@ class End:
 
 
 Step: TypeAlias = (
-    CallModel | StartTools | RunTools | FallBack | Compress | Backoff | GiveUpWorker | TakeInbox | HandBack | End
+    CallModel
+    | StartTools
+    | RunTools
+    | FallBack
+    | Compress
+    | ShowLess
+    | Backoff
+    | GiveUpWorker
+    | TakeInbox
+    | HandBack
+    | End
 )

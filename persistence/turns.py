@@ -14,7 +14,7 @@ from psycopg.errors import UniqueViolation
 from persistence.database import Database, Row
 from persistence.errors import LeaseHeld, LeaseLost, NotFound
 from persistence.records.agent import AgentSettings
-from persistence.records.compression import Compression, Weight
+from persistence.records.compression import Compression, Weight, shown
 from persistence.records.message import CallStatus, Effect, Message, Origin, Role, content_from_json
 from persistence.records.spending import Spending
 from persistence.records.turn import CallState, Counters, ExitReason, Turn, TurnStatus
@@ -165,7 +165,7 @@ def load(database: Database, turn_id: UUID) -> Turn:
         is_interrupted=row["is_interrupted"],
         is_slice_over=row["is_slice_over"],
         is_past_deadline=row["is_past_deadline"],
-        messages=messages,
+        messages=shown(messages, row["remedies"]),
         calls=_open_calls(database, row["id"], messages),
         crash_count=row["crash_count"],
         claimed_position=row["position"],

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from persistence.records.message import (
@@ -11,6 +11,7 @@ from persistence.records.message import (
     Json,
     Message,
     Origin,
+    Result,
     Role,
     Text,
     block_to_json,
@@ -20,6 +21,10 @@ from persistence.records.message import (
 # Where the parts of a compression stand in its content: a notice, the summary, a notice; what the user added to the
 # request, a notice; then the blocks of the request itself. A part that there is none of is an empty text.
 _SUMMARY, _ADDED, _REQUEST = 1, 3, 5
+
+# Among a turn's counters of remedies: of results from this message on, the model sees so many characters.
+SHOWN_FROM, SHOWN_CHARS = "shown_from", "shown_chars"
+_LEFT_OUT = "\n[… left out here: all of it would not fit …]\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +96,24 @@ class Compression:
     def from_json(cls, n: int, turn_id: UUID, from_seq: int, to_seq: int, data: Json) -> Compression:
         weight = Weight(data["weight"]["seq"], data["weight"]["tokens"])
         return cls(n, turn_id, from_seq, to_seq, content_from_json(data["content"]), weight, data["ratio"])
+
+
+def shown(messages: tuple[Message, ...], remedies: Mapping[str, int]) -> tuple[Message, ...]:
+    """`messages` with their results no longer than the turn shows them, since they were more than its model takes.
+
+    Shown once more, or shown shorter, they are the same as if they had been shown so at once.
+    """
+    most, first = remedies.get(SHOWN_CHARS), remedies.get(SHOWN_FROM, 0)
+    if most is None:
+        return messages
+    return tuple(_shortened(m, most) if m.seq >= first and m.role is Role.TOOL else m for m in messages)
+
+
+def _shortened(message: Message, most: int) -> Message:
+    content = tuple(
+        replace(b, content=b.content[: most * 3 // 4] + _LEFT_OUT + b.content[-(most // 4) :])
+        if isinstance(b, Result) and len(b.content) > most + len(_LEFT_OUT)
+        else b
+        for b in message.content
+    )
+    return message if content == message.content else replace(message, content=content)

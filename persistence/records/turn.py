@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from persistence.records.agent import AgentSettings
-from persistence.records.compression import Compression, Weight
+from persistence.records.compression import Compression, Weight, shown
 from persistence.records.message import CallStatus, Effect, Message, Role
 from persistence.records.spending import Estimate, Spending
 from persistence.records.usage import Usage
@@ -364,6 +364,7 @@ class Turn:
         if outcome.compression is not None:
             hidden |= {c.id for m in seen if outcome.compression.hides(m) for c in m.calls}
             seen = outcome.compression.applied_to(seen)
+        seen = shown(seen, outcome.counters.remedies)
         return replace(
             self,
             status=status,

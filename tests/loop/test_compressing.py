@@ -445,6 +445,50 @@ def test_results_of_any_size_fit_the_window_and_so_do_the_turns_after_them(bench
         assert "\ufffd" not in result.content
 
 
+def test_results_that_are_too_much_for_a_window_that_nobody_told_are_shown_shorter(bench: Bench) -> None:
+    setting = Setting(bench, WindowedModel(three_large_results, limit=30_000))
+
+    turn = setting.fresh(prompt="Take three.", context_window=None)
+    follower = setting.carry(bench.submit("And now?", session_id=turn.session_id, context_window=None))
+
+    assert [turn.exit_reason, follower.exit_reason] == [ExitReason.FINAL_ANSWER] * 2
+    assert [p["chars"] for p in event_payloads(bench, turn.id, "results.shortened")] == [25_000]
+    assert setting.main.refused == 2
+    assert max(len(r.content) for r in bench.results(turn.id).values()) == 100_000
+
+
+def test_a_result_that_was_shown_shorter_is_the_same_to_the_next_worker(bench: Bench) -> None:
+    replies = iter([Crash("killed")])
+
+    def dies_once(request: ModelRequest) -> Any:
+        return next(replies, None) or words("Done.") if "snapshot:" in text_of(request) else asks(("snapshot", "{}"))
+
+    setting = Setting(bench, WindowedModel(dies_once, limit=8_000))
+    turn_id = bench.submit(tools=(TOOLS,))
+    with pytest.raises(Crash):
+        setting.carry(turn_id)
+    bench.kill_owner(turn_id)
+
+    setting.carry(turn_id, "worker-2")
+
+    before, after = setting.main.requests[-2:]
+    assert [m.content for m in before.messages] == [m.content for m in after.messages]
+    assert "left out here" in text_of(after)
+
+
+def test_a_request_that_is_too_large_does_not_end_the_turns_after_it(bench: Bench) -> None:
+    setting = Setting(
+        bench, WindowedModel(lambda r: words("A summary." if is_for_summary(r) else "Hello."), limit=8_000)
+    )
+
+    first = setting.fresh(prompt="x" * 90_000, context_window=8_000)
+    second = setting.carry(bench.submit("Never mind. Hello?", session_id=first.session_id, context_window=8_000))
+
+    assert first.exit_reason is ExitReason.CONTEXT_OVERFLOW
+    assert second.exit_reason is ExitReason.FINAL_ANSWER
+    assert [m.text[:20] for m in bench.messages(first.id)] == ["x" * 20, "Never mind. Hello?", "Hello."]
+
+
 # Frequency
 
 

@@ -61,9 +61,11 @@ def test_a_plan_never_touches_what_is_protected(
     found = planned(t, is_last_resort=is_last_resort)
 
     if isinstance(found, Plan):
-        newest_answer = max(m.seq for m in history if m.role is Role.ASSISTANT)
-        assert found.to_seq < newest_answer
-        if not is_last_resort:
+        newest_answer = max((m.seq for m in history if m.role is Role.ASSISTANT), default=0)
+        if is_last_resort:
+            assert found.to_seq < max(newest_answer, newest_request(history).seq)
+        else:
+            assert found.to_seq < newest_answer
             assert found.from_seq > HEAD
         kept = carried_out(t, found).messages
         assert [m for m in kept if m in history] == [m for m in history if not found.from_seq <= m.seq <= found.to_seq]
@@ -156,8 +158,21 @@ def test_results_that_the_model_has_not_seen_stay_however_large_they_are() -> No
     assert found.to_seq == 7
 
 
-def test_nothing_is_compressed_before_the_model_has_answered() -> None:
-    assert planned(carrying([message(Role.USER, Text("x" * 100_000), seq=1)])) is Why.NOTHING_SEEN
+@pytest.mark.parametrize("is_last_resort", [False, True])
+def test_the_first_request_of_a_session_is_nothing_to_compress(is_last_resort: bool) -> None:
+    alone = carrying([message(Role.USER, Text("x" * 100_000), seq=1)])
+
+    assert isinstance(planned(alone, is_last_resort=is_last_resort), Why)
+
+
+def test_what_earlier_turns_ended_on_unseen_is_touched_in_the_last_resort_alone() -> None:
+    too_large = message(Role.USER, Text("x" * 100_000), seq=1)
+    t = carrying([too_large, message(Role.USER, Text("Never mind. Hello?"), seq=2)])
+
+    assert planned(t) is Why.NOTHING_SEEN
+    found = planned(t, is_last_resort=True)
+    assert isinstance(found, Plan)
+    assert (found.from_seq, found.to_seq) == (1, 1)
 
 
 def test_of_a_history_that_is_head_and_tail_there_is_nothing_to_compress() -> None:

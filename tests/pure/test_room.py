@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from types import MappingProxyType
 
 import pytest
@@ -13,9 +14,10 @@ from orchestration.context_window import Why
 from orchestration.decide import decide
 from orchestration.errors import ErrorClass
 from orchestration.room import Count, after_refusal, before_call, result_bytes, result_chars
-from orchestration.steps import Backoff, CallModel, Compress, End, FallBack, GiveUpWorker, Signals, Step
+from orchestration.steps import Backoff, CallModel, Compress, End, FallBack, GiveUpWorker, ShowLess, Signals, Step
+from persistence.records.compression import SHOWN_CHARS, SHOWN_FROM, shown
 from persistence.records.message import Call, CallStatus, Message, Result, Role, Text
-from persistence.records.turn import Counters, ExitReason, Turn
+from persistence.records.turn import Counters, ExitReason, Outcome, Turn
 from tests.pure.histories import after, carrying, compressed, summarised
 from tests.pure.turns import acting, call, message
 
@@ -130,7 +132,7 @@ def test_a_summary_that_would_hardly_pay_is_not_asked_for_while_there_is_room() 
 
 @pytest.mark.parametrize("settings", [{"context_window": 16_000}, {"context_window": None}])
 def test_there_are_three_compressions_between_two_answers_at_most(settings: dict[str, int | None]) -> None:
-    often = with_counts(at_work(**settings), PASSES=3, SUMMARIES=3)
+    often = with_counts(at_work(chars=3_900, **settings), PASSES=3, SUMMARIES=3)
 
     assert decide(often, CALM) == CallModel(MODEL)
     step = decide(refused(often), CALM)
@@ -162,7 +164,7 @@ def test_a_context_that_cannot_be_reduced_ends_the_turn_and_says_why() -> None:
     assert isinstance(step, End)
     assert step.ending.exit_reason is ExitReason.CONTEXT_OVERFLOW
     assert step.ending.message == (
-        "The context cannot be reduced to what the model takes: the model has seen nothing of it yet. "
+        "The context cannot be reduced to what the model takes: all that is left is protected. "
         "The model's answer to it was context_overflow."
     )
 
@@ -177,6 +179,43 @@ def test_an_estimate_alone_ends_no_turn() -> None:
     alone = carrying([message(Role.USER, Text("x" * 900_000), seq=1)])
 
     assert decide(alone, CALM) == CallModel(MODEL)
+
+
+def test_results_that_the_model_has_not_seen_are_shown_shorter_when_nothing_else_helps() -> None:
+    large = at_work(iterations=1, chars=100_000, context_window=None)
+
+    assert decide(refused(large), CALM) == ShowLess(3, 25_000)
+
+
+def test_results_are_shown_ever_shorter_as_long_as_that_is_any_use() -> None:
+    t = at_work(iterations=1, chars=100_000, context_window=None)
+    lengths: list[int] = []
+    while isinstance(step := decide(refused(t), CALM), ShowLess):
+        t = after(t, Outcome(room.showing_less(refused(t).counters, step)))
+        lengths.append(max(len(b.content) for m in t.messages for b in m.content if isinstance(b, Result)))
+
+    assert isinstance(step, End)
+    assert step.ending.exit_reason is ExitReason.CONTEXT_OVERFLOW
+    assert all(later < earlier / 3 for earlier, later in pairwise(lengths))
+    assert 1_000 < lengths[-1] < 4_000
+
+
+def test_what_was_shown_shorter_step_by_step_is_as_if_it_had_been_shown_so_at_once() -> None:
+    whole = at_work(iterations=1, chars=100_000).messages
+    twice = shown(shown(whole, {SHOWN_FROM: 3, SHOWN_CHARS: 25_000}), {SHOWN_FROM: 3, SHOWN_CHARS: 6_000})
+    once = shown(whole, {SHOWN_FROM: 3, SHOWN_CHARS: 6_000})
+
+    assert [m.content for m in twice] == [m.content for m in once]
+    assert shown(once, {SHOWN_FROM: 3, SHOWN_CHARS: 6_000})[2] is once[2]
+
+
+def test_without_a_summary_no_result_is_shortened_instead() -> None:
+    large = given_up(at_work(iterations=1, chars=100_000, context_window=None))
+
+    step = decide(refused(large), CALM)
+
+    assert isinstance(step, End)
+    assert step.ending.exit_reason is ExitReason.COMPRESSION_FAILED
 
 
 # Failed summaries
