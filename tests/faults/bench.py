@@ -15,7 +15,7 @@ from ops.dev.scripted_provider.script import Gate, Policy, Stage, Step
 from persistence import events, views
 from persistence.events import StoredEvent
 from persistence.records.message import Call, Result
-from persistence.records.turn import ExitReason, TurnStatus
+from persistence.records.status import ExitReason, TurnStatus
 from persistence.views import MessageView, TurnView
 from tests.faults.yard import Yard
 from tests.support.processes import Process, eventually

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,7 +31,8 @@ class Monitor:
 
     def states(self, uuid: object) -> list[str]:
         """What Flower showed after each event of a task."""
-        state, shown = State(), []
+        state: Any = State()
+        shown: list[str] = []
         for event in self.of(uuid):
             state.event(dict(event))
             shown.append(str(state.tasks[str(uuid)].state))
@@ -43,7 +44,7 @@ class Monitor:
 
 
 @contextmanager
-def monitoring(yard: Yard) -> Iterator[Monitor]:
+def monitoring(yard: Yard) -> Generator[Monitor]:
     """Listen to all events; they are coming in when the block begins, and all of its own are there after it."""
     monitor, is_over = Monitor(), threading.Event()
     listeners = yard.keys.pubsub_numpat()

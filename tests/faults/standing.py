@@ -9,7 +9,7 @@ from typing import Any
 
 from ops.dev.scripted_provider.script import reply
 from persistence.records.message import Call, CallStatus, Effect, Result, Role
-from persistence.records.turn import TurnStatus
+from persistence.records.status import TurnStatus
 from tests.faults.bench import CANARY, Bench, Started
 from tests.support.processes import eventually
 from workers import stack
@@ -86,9 +86,7 @@ def _ledger_is_right(turn: Started) -> None:
 
 
 def _effects(turn: Started) -> dict[str, str]:
-    with turn.bench.yard.sql() as connection:
-        rows = connection.execute("SELECT call_id, effect FROM tool_calls WHERE turn_id = %s", (turn.id,)).fetchall()
-    return dict(rows)
+    return dict(turn.bench.yard.rows("SELECT call_id, effect FROM tool_calls WHERE turn_id = %s", turn.id))
 
 
 def _stayed_in_its_budget(turn: Started) -> None:
@@ -129,14 +127,9 @@ _LEFT = {
 
 def _nothing_is_left(bench: Bench) -> None:
     yard = bench.yard
-    with yard.sql() as connection:
+    with yard.sql() as run:
         for what, query in _LEFT.items():
-
-            def is_none(query: str = query) -> bool:
-                row = connection.execute(query).fetchone()
-                return row is not None and row[0] == 0
-
-            eventually(is_none, f"no {what}", within_s=15)
+            eventually(lambda query=query: run(query) == [(0,)], f"no {what}", within_s=15)
     queued = ("perdure.interactive", "perdure.batch", "unacked")
     eventually(lambda: not any(yard.keys.exists(key) for key in queued), "no message is in the queues", within_s=15)
     eventually(lambda: not list(yard.keys.scan_iter("perdure:interrupt:*")), "no interrupt flag is set", within_s=15)
@@ -155,11 +148,8 @@ def _no_secret_is_out(bench: Bench) -> None:
     told |= {f"the log of {name}": path.read_text("utf-8", "replace") for name, path in stack.logs(yard.home).items()}
     told |= {f"Redis key {key}": f"{key} {_value(yard.keys, key)}" for key in yard.keys.scan_iter()}
     told |= {f"the command line of {p.pid}": " ".join(p.cmdline()) for p in yard.living()}
-    with yard.sql() as connection:
-        stored = connection.execute("SELECT type || payload::text FROM events").fetchall()
-        errors = connection.execute("SELECT coalesce(result ->> 'message', '') FROM turns").fetchall()
-    told["stored events"] = json.dumps(stored)
-    told["sentences about failures"] = json.dumps(errors)
+    told["stored events"] = json.dumps(yard.rows("SELECT type || payload::text FROM events"))
+    told["sentences about failures"] = json.dumps(yard.rows("SELECT result ->> 'message' FROM turns"))
     for where, text in told.items():
         for secret in (*yard.secrets, CANARY):
             assert secret not in text, f"a secret or a prompt is in {where}"

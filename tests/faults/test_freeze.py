@@ -30,9 +30,8 @@ def test_the_late_answer_of_a_frozen_worker_is_refused_and_it_buys_no_other(benc
     assert [r.step for r in turn.requests] == [0, 0, 1], "only the new owner went on"
     assert turn.starts("put") == 1
     assert view.crash_count == 1
-    with bench.yard.sql() as connection:
-        query = "SELECT error FROM model_calls WHERE turn_id = %s AND fencing_token = %s"
-        late = connection.execute(query, (turn.id, old_token)).fetchall()
+    query = "SELECT error FROM model_calls WHERE turn_id = %s AND fencing_token = %s"
+    late = bench.yard.rows(query, turn.id, old_token)
     assert late == [("outcome_unknown",)], "nothing was written under the old token but what the take back booked"
     assert frozen.is_alive
 
@@ -95,8 +94,7 @@ def _leader(bench: Bench) -> Process:
         WHERE l.locktype = 'advisory' AND l.granted AND a.datname = current_database()"""
 
     def look() -> Process | None:
-        with bench.yard.sql() as connection:
-            row = connection.execute(query).fetchone()
-        return None if row is None else next((w for w in bench.yard.standing if row[0] in w.ports()), None)
+        ports = {port for (port,) in bench.yard.rows(query)}
+        return next((w for w in bench.yard.standing if ports & w.ports()), None)
 
     return eventually(look, "somebody leads")

@@ -9,7 +9,7 @@ import pytest
 
 from ops.dev.scripted_provider.script import Stage, calls, reply, status
 from persistence.records.message import CallStatus
-from persistence.records.turn import ExitReason, TurnStatus
+from persistence.records.status import ExitReason, TurnStatus
 from tests.faults.bench import Bench, Started
 from tests.support.processes import eventually, slowdown
 
@@ -84,11 +84,8 @@ def test_an_interrupt_ends_a_turn_whose_tools_obey_ignore_it_or_wait(
 
 
 def _stuck(bench: Bench, count: int) -> None:
-    def look() -> bool:
-        with bench.yard.sql() as connection:
-            return connection.execute("SELECT sum(stuck) FROM workers").fetchone() == (count,)
-
-    eventually(look, f"the worker says that {count} threads are stuck")
+    said = "SELECT sum(stuck)::int FROM workers"
+    eventually(lambda: bench.yard.rows(said) == [(count,)], f"the worker says that {count} threads are stuck")
 
 
 @both_ways

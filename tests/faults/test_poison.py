@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ops.dev.scripted_provider.script import calls, reply
-from persistence.records.turn import ExitReason, TurnStatus
+from persistence.records.status import ExitReason, TurnStatus
 from tests.faults.bench import Bench
 from tests.support.processes import eventually
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
-
-import psycopg
 
 from ops.dev.scripted_provider.script import calls, reply, status
 from tests.faults.bench import Bench
@@ -61,11 +59,9 @@ def test_backends_terminated_at_any_instant_cost_no_answer_and_no_crash(bench: B
         bench.start(*[calls(("send", {}), ("look", {}), delay_s=0.02)] * 15, reply("done"))
 
     chance = random.Random(1)
-    with bench.yard.sql() as connection:
+    with bench.yard.sql() as run:
         for _ in range(150):
-            connection.execute(
-                f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'active' AND {_OURS}"
-            )
+            run(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'active' AND {_OURS}")
             time.sleep(chance.uniform(0.0, 0.05))  # the fault: an instant that nobody has chosen
 
     bench.everybody_completes()
@@ -82,11 +78,9 @@ def test_a_commit_whose_answer_was_lost_is_recognised(bench: Bench) -> None:
     with _setting(bench.yard, "synchronous_standby_names", "nobody"):
         bench.at("answer").open()
         waits = f"SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND {_OURS}"
-        with bench.yard.sql() as connection:
-            eventually(lambda: connection.execute(waits).fetchall(), "the answer's checkpoint waits for its standby")
-            found = connection.execute(f"SELECT count(pg_terminate_backend(pid)) FROM ({waits}) w").fetchone()
-        assert found is not None
-        assert found[0] >= 1
+        with bench.yard.sql() as run:
+            eventually(lambda: run(waits), "the answer's checkpoint waits for its standby")
+            assert run(f"SELECT pg_terminate_backend(pid) FROM ({waits}) w")
 
     turn.wait_for_completion()
     assert [r.step for r in turn.requests] == [0, 1]
@@ -158,30 +152,20 @@ def test_a_worker_that_must_leave_while_postgres_is_away_keeps_its_answer(bench:
 
 
 def _terminate_all(yard: Yard) -> None:
-    with yard.sql() as connection:
-        connection.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {_OURS}")
+    yard.rows(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {_OURS}")
 
 
 @contextmanager
-def _setting(yard: Yard, name: str, value: str) -> Iterator[None]:
+def _setting(yard: Yard, name: str, value: str) -> Generator[None]:
     """A setting of the whole server, in effect everywhere when this returns, and gone after the block."""
-    writable = {"options": "-c default_transaction_read_only=off"}
 
     def alter(command: str, expected: str) -> None:
-        with psycopg.connect(yard.dsn, autocommit=True, **writable) as connection:
-            connection.execute(command)
-            connection.execute("SELECT pg_reload_conf()")
-        reads = f"SELECT setting FROM pg_settings WHERE name = '{name}'"
+        with yard.sql("-c default_transaction_read_only=off") as run:
+            run(command)
+            run("SELECT pg_reload_conf()")
+        eventually(lambda: yard.rows(f"SHOW {name}") == [(expected,)], f"{name} is {expected!r}")
 
-        def look() -> bool:
-            with yard.sql() as connection:
-                row = connection.execute(reads).fetchone()
-            return row is not None and row[0] == expected
-
-        eventually(look, f"{name} is {expected!r}")
-
-    with yard.sql() as connection:
-        (before,) = connection.execute(f"SHOW {name}").fetchone() or ("",)
+    ((before,),) = yard.rows(f"SHOW {name}")
     alter(f"ALTER SYSTEM SET {name} = '{value}'", value)
     try:
         yield
@@ -190,7 +174,7 @@ def _setting(yard: Yard, name: str, value: str) -> Iterator[None]:
 
 
 @contextmanager
-def _nothing_idles_in_transaction(yard: Yard) -> Iterator[None]:
+def _nothing_idles_in_transaction(yard: Yard) -> Generator[None]:
     """Look all the time: a connection that is held open in a transaction for a second fails the test."""
     query = f"""SELECT query FROM pg_stat_activity
         WHERE {_OURS} AND state LIKE 'idle in transaction%' AND state_change < now() - interval '1 second'"""
@@ -198,9 +182,9 @@ def _nothing_idles_in_transaction(yard: Yard) -> Iterator[None]:
     is_over = threading.Event()
 
     def sample() -> None:
-        with yard.sql() as connection:
+        with yard.sql() as run:
             while not is_over.wait(0.1):
-                found.extend(row[0] for row in connection.execute(query).fetchall())
+                found.extend(row[0] for row in run(query))
 
     sampler = threading.Thread(target=sample)
     sampler.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psutil
 
 from ops.dev.scripted_provider.script import calls, reply
-from persistence.records.turn import TurnStatus
+from persistence.records.status import TurnStatus
 from tests.faults.bench import Bench
 from tests.support.processes import Process, eventually, perdure
 

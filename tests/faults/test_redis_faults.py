@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from ops.dev.scripted_provider.script import calls, reply
-from persistence.records.turn import ExitReason, TurnStatus
+from persistence.records.status import ExitReason, TurnStatus
 from tests.faults.bench import Bench
 from tests.support.processes import eventually
 from workers import stack

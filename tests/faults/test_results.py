@@ -9,7 +9,7 @@ from celery.exceptions import TaskRevokedError
 from celery.states import READY_STATES
 
 from ops.dev.scripted_provider.script import calls, reply, status
-from persistence.records.turn import TurnStatus
+from persistence.records.status import TurnStatus
 from tests.faults.bench import CANARY, Bench
 from tests.faults.monitor import monitoring
 from tests.support.processes import eventually

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from ops.dev.scripted_provider.script import reply, status
-from persistence.records.turn import ExitReason
+from persistence.records.status import ExitReason
 from tests.faults.bench import CANARY, Bench
 
 
 def test_a_fault_of_ours_is_logged_with_its_place_and_nothing_else(bench: Bench) -> None:
     bench.yard.workers(0)
     turn = bench.start(reply("never"))
-    with bench.yard.sql() as connection:  # what no version of ours writes
-        connection.execute("UPDATE turns SET last_error = 'no such class', attempts = 1 WHERE id = %s", (turn.id,))
+    # What no version of ours writes:
+    bench.yard.rows("UPDATE turns SET last_error = 'no such class', attempts = 1 WHERE id = %s", turn.id)
     (worker,) = bench.yard.workers(1)
 
     view = turn.wait_for_end()

@@ -68,9 +68,7 @@ def test_a_worker_that_leaves_while_it_is_idle_is_gone_at_once_and_forgotten(ben
 
     assert idle.wait(within_s=15) == 0
     assert len(idle.logged("worker.stopped")) == 1
-    with bench.yard.sql() as connection:
-        rows = connection.execute("SELECT pid FROM workers").fetchall()
-    assert idle.pid not in [pid for (pid,) in rows]
+    assert (idle.pid,) not in bench.yard.rows("SELECT pid FROM workers")
     bench.start(reply("done")).wait_for_completion()
 
 

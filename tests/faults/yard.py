@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, cast
 from urllib.parse import urlsplit, urlunsplit
 
 import psutil
@@ -29,6 +29,8 @@ from workers import config, stack, wakes
 from workers.celery_app import configuration
 from workers.client import Client
 from workers.settings import Settings, libpq_url, sqlalchemy_url
+
+Sql: TypeAlias = Callable[..., list[tuple[Any, ...]]]
 
 # Short, so that tests are; long enough for a worker that shares two cores with everything else here to renew in time.
 LEASE_S = 3.0
@@ -145,25 +147,29 @@ class Yard:
         return stack.pids(self.home)
 
     @contextmanager
-    def sql(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
-        """A connection beside the product, in autocommit."""
-        with psycopg.connect(self.dsn, autocommit=True, application_name="test") as link:
-            yield link
+    def sql(self, options: str = "") -> Generator[Sql]:
+        """A connection beside the product, in autocommit: what runs one statement and returns its rows."""
+        url = libpq_url(self.settings.database_url or "")
+        with psycopg.connect(url, autocommit=True, application_name="test", options=options) as connection:
 
-    @property
-    def dsn(self) -> str:
-        return libpq_url(self.settings.database_url or "")
+            def run(statement: str, *params: object) -> list[tuple[Any, ...]]:
+                cursor = connection.execute(cast("Any", statement), params or None)
+                return cursor.fetchall() if cursor.description else []
+
+            yield run
+
+    def rows(self, statement: str, *params: object) -> list[tuple[Any, ...]]:
+        """The same for a single statement."""
+        with self.sql() as run:
+            return run(statement, *params)
 
     def wait_out_the_start_of_postgres(self, lease_s: float = LEASE_S) -> None:
         """The reaper holds off for one lease after Postgres has started; a test of its speed waits for that."""
         young = "SELECT now() - pg_postmaster_start_time() < make_interval(secs => %s)"
 
-        def is_old() -> bool:
-            with self.sql() as connection:
-                row = connection.execute(young, (lease_s,)).fetchone()
-            return row is not None and not row[0]
-
-        eventually(is_old, "Postgres is older than a lease", within_s=lease_s + 5)
+        eventually(
+            lambda: self.rows(young, lease_s) == [(False,)], "Postgres is older than a lease", within_s=lease_s + 5
+        )
 
     # -- beginning and end ---------------------------------------------------------------------------------------
 
@@ -231,7 +237,7 @@ class Yard:
 
 
 @contextmanager
-def yard(folder: Path) -> Iterator[Yard]:
+def yard(folder: Path) -> Generator[Yard]:
     with stack.throwaway() as home, scripted_provider() as provider:
         made = Yard(home, folder, provider)
         try:

@@ -19,7 +19,7 @@ T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def eventually(look: Callable[[], T], what: str, *, within_s: float = 20.0, every_s: float = 0.02) -> T:
+def eventually(look: Callable[[], T | None], what: str, *, within_s: float = 20.0, every_s: float = 0.02) -> T:
     """The first true value of `look`. Fails with `what` when none came in time."""
     deadline = time.monotonic() + within_s
     while not (found := look()):

@@ -7,32 +7,39 @@ python service.py interrupt TURN      set a turn's interrupt flag
 Every answer is one line of JSON: {"state", "result"}, with the error's text as the result of what failed.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import redis
 from celery import Celery
 from celery.exceptions import TaskRevokedError
+from celery.result import AsyncResult
 
 BROKER = os.environ["SERVICE_BROKER"]
 app = Celery("service", broker=BROKER, backend=BROKER)
 
 
-def submit(message_id, kwargs):
+def submit(message_id: str, kwargs: str) -> AsyncResult[Any]:
     return app.send_task("perdure.submit", queue="perdure.interactive", kwargs=json.loads(kwargs), task_id=message_id)
 
 
-def wait(turn):
+def wait(turn: str) -> AsyncResult[Any]:
     return app.AsyncResult(turn)
 
 
-def interrupt(turn):
+def interrupt(turn: str) -> None:
     redis.Redis.from_url(BROKER).set(f"perdure:interrupt:{turn}", "1")
 
 
-def main(command, *arguments):
-    asked = {"submit": submit, "wait": wait, "interrupt": interrupt}[command](*arguments)
+def main(command: str, *arguments: str) -> None:
+    commands: dict[str, Callable[..., AsyncResult[Any] | None]]
+    commands = {"submit": submit, "wait": wait, "interrupt": interrupt}
+    asked = commands[command](*arguments)
     if asked is None:
         return
     try:
