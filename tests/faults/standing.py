@@ -27,7 +27,7 @@ _STATES = {
 
 def check(bench: Bench) -> None:
     """Raises AssertionError with what does not hold. Leaves the workers alive and idle."""
-    bench.yard.workers(max(1, len(bench.yard.standing)))
+    bench.yard.workers(max(1, len([w for w in bench.yard.standing if w.is_alive])))
     for turn in bench.turns:
         _ended_once(turn)
         _history_is_whole(turn)
