@@ -15,17 +15,9 @@ from orchestration.errors import ErrorClass, ModelError
 from orchestration.ports import Finish, Reply, ToolSpec
 from persistence.records.agent import Grace
 from persistence.records.message import Block, Call, CallStatus, Effect, Message, Origin, Result, Role, Text
-from persistence.records.turn import (
-    CallState,
-    ClosedCall,
-    Counters,
-    Ending,
-    Event,
-    ExitReason,
-    ModelCall,
-    Outcome,
-    Turn,
-)
+from persistence.records.outcome import CallState, ClosedCall, Counters, Ending, Event, ModelCall, Outcome
+from persistence.records.status import ExitReason
+from persistence.records.turn import Turn
 
 UNKNOWN = CallStatus.UNKNOWN
 

@@ -19,7 +19,8 @@ from orchestration.steps import Compress
 from orchestration.transcript import Style, line
 from persistence.records.compression import Compression, Weight
 from persistence.records.message import Block, Message, Origin, Role, Text
-from persistence.records.turn import Event, ModelCall, Outcome, Turn
+from persistence.records.outcome import Event, ModelCall, Outcome
+from persistence.records.turn import Turn
 
 # A class of its own in the record of calls: the provider did nothing wrong.
 NOT_SHORTER = "summary_not_shorter"

@@ -16,8 +16,10 @@ from typing import TypeAlias
 
 from orchestration.errors import ConfigError, ErrorClass
 from persistence.records.message import Role
+from persistence.records.outcome import Ending, Event, Lost, Outcome
 from persistence.records.spending import Estimate, Spending
-from persistence.records.turn import Ending, Event, ExitReason, Lost, Outcome, Turn
+from persistence.records.status import ExitReason
+from persistence.records.turn import Turn
 from persistence.records.usage import Usage
 
 # (provider, model, usage) -> dollars; None where no price is known.

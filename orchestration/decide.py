@@ -22,7 +22,9 @@ from orchestration.steps import (
 )
 from persistence.records.agent import Grace
 from persistence.records.message import CallStatus, Effect, Role
-from persistence.records.turn import CallState, Ending, ExitReason, Turn, WaitingFor
+from persistence.records.outcome import CallState, Ending
+from persistence.records.status import ExitReason, WaitingFor
+from persistence.records.turn import Turn
 
 # Iterations in a row in which no call could be run, and hand-overs by workers that lack a tool or a provider.
 MAX_INVALID_ITERATIONS = 3

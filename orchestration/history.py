@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from persistence.ids import new_id
 from persistence.records.message import Block, Call, CallStatus, Message, Origin, Result, Role, Text
-from persistence.records.turn import CallState, ClosedCall, Turn
+from persistence.records.outcome import CallState, ClosedCall
+from persistence.records.turn import Turn
 
 UNKNOWN_OUTCOME = (
     "Outcome unknown: the worker was lost while this call was under way. It may or may not have had its effect. "

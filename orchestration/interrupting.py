@@ -9,7 +9,8 @@ from orchestration.perform import end
 from persistence import checkpoint, interrupts, turns
 from persistence.database import Database
 from persistence.errors import InboxGrew, LeaseLost
-from persistence.records.turn import Ending, ExitReason, TurnStatus
+from persistence.records.outcome import Ending
+from persistence.records.status import ExitReason, TurnStatus
 
 _INTERRUPTED = Ending(ExitReason.INTERRUPTED_BY_USER, message="The turn was interrupted on request.")
 

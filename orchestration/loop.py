@@ -18,7 +18,9 @@ from orchestration.steps import RunTools
 from persistence import checkpoint, turns
 from persistence.database import patiently
 from persistence.errors import InboxGrew, LeaseHeld, StoreError
-from persistence.records.turn import Ending, ExitReason, Outcome, Turn
+from persistence.records.outcome import Ending, Outcome
+from persistence.records.status import ExitReason
+from persistence.records.turn import Turn
 
 log = logging.getLogger(__name__)
 

@@ -37,7 +37,9 @@ from persistence import leases
 from persistence.database import patiently
 from persistence.past import Past
 from persistence.records.message import Call, Result, dumps
-from persistence.records.turn import Ending, Event, ExitReason, Outcome, Turn, Wait
+from persistence.records.outcome import Ending, Event, Outcome, Wait
+from persistence.records.status import ExitReason
+from persistence.records.turn import Turn
 
 # What the runner leaves a call to give way once its limit has passed (a little more than it does).
 _GIVE_WAY_S = 1.5

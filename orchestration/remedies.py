@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from orchestration.errors import ErrorClass
-from persistence.records.turn import ExitReason
+from persistence.records.status import ExitReason
 
 # A server that says "retry after a year" does not get to choose: the longest wait that is believed.
 LONGEST_WAIT_S = 3600.0

@@ -19,7 +19,9 @@ from orchestration.steps import Backoff, Compress, GiveUpWorker, ShowLess, Step
 from orchestration.transcript import Style, line
 from persistence.records.compression import SHOWN_CHARS, SHOWN_FROM
 from persistence.records.message import Result, Role
-from persistence.records.turn import Counters, Ending, ExitReason, Turn, WaitingFor
+from persistence.records.outcome import Counters, Ending
+from persistence.records.status import ExitReason, WaitingFor
+from persistence.records.turn import Turn
 
 # What a pass may be divided into, where the model that summarises has a small window.
 _PIECES = 32

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from persistence.records.turn import Ending, WaitingFor
+from persistence.records.outcome import Ending
+from persistence.records.status import WaitingFor
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from persistence.database import Database, Row
 from persistence.errors import InboxGrew, LeaseLost
 from persistence.records.compression import Compression
 from persistence.records.message import Json, Message, Origin, Role, block_to_json, content_from_json, dumps
+from persistence.records.outcome import CallState, ClosedCall, ModelCall, News, Outcome
 from persistence.records.spending import Estimate
-from persistence.records.turn import CallState, ClosedCall, ModelCall, News, Outcome, Turn
+from persistence.records.turn import Turn
 
 Params = dict[str, Any]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from persistence.records.turn import Outcome
+from persistence.records.outcome import Outcome
 
 _HELD = """held AS (
   UPDATE turns SET

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from persistence.database import Statements
 from persistence.errors import NotFound
-from persistence.records.turn import TurnStatus
+from persistence.records.status import TurnStatus
 
 _STAMP = """
 UPDATE turns SET interrupt_requested_at = coalesce(interrupt_requested_at, now())

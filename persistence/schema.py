@@ -35,7 +35,7 @@ from sqlalchemy import (
 )
 
 from persistence.records.message import CallStatus, Origin, Role
-from persistence.records.turn import ExitReason, TurnStatus, WaitingFor
+from persistence.records.status import ExitReason, TurnStatus, WaitingFor
 
 metadata = MetaData(
     naming_convention={"pk": "%(table_name)s_pkey", "fk": "%(table_name)s_%(column_0_name)s_fkey"},

@@ -12,8 +12,8 @@ from persistence.database import Database, Row, Transaction
 from persistence.errors import DuplicateTurn, NotFound, Refused
 from persistence.records.agent import AgentSettings, OnBusy
 from persistence.records.message import Text, content_to_json, dumps
+from persistence.records.status import CAPS, ExitReason, TurnStatus
 from persistence.records.text import clean
-from persistence.records.turn import CAPS, ExitReason, TurnStatus
 
 DEFAULT_TENANT = UUID("00000000-0000-0000-0000-000000000001")
 

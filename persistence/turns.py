@@ -16,8 +16,10 @@ from persistence.errors import LeaseHeld, LeaseLost, NotFound
 from persistence.records.agent import AgentSettings
 from persistence.records.compression import Compression, Weight, shown
 from persistence.records.message import CallStatus, Effect, Message, Origin, Role, content_from_json
+from persistence.records.outcome import CallState, Counters
 from persistence.records.spending import Spending
-from persistence.records.turn import CallState, Counters, ExitReason, Turn, TurnStatus
+from persistence.records.status import ExitReason, TurnStatus
+from persistence.records.turn import Turn
 from persistence.records.usage import Usage
 
 # A turn that never started waits for its session's live turn and for the older ones.

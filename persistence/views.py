@@ -13,7 +13,7 @@ from persistence.database import Database, Row
 from persistence.errors import NotFound
 from persistence.records.message import Message
 from persistence.records.spending import Spending
-from persistence.records.turn import ExitReason, TurnStatus
+from persistence.records.status import ExitReason, TurnStatus
 from persistence.records.usage import Usage
 from persistence.turns import spending_of, to_message, usage_of
 

@@ -15,7 +15,7 @@ from orchestration.tools import registry
 from persistence import inbox, submission
 from persistence.database import Database
 from persistence.queue import Wake
-from persistence.records.turn import TurnStatus
+from persistence.records.status import TurnStatus
 from persistence.submission import Request, Submitted
 from workers import config, results, servers, wakes
 from workers import settings as environment

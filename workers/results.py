@@ -19,7 +19,7 @@ from kombu.exceptions import OperationalError
 from persistence import deliveries, views
 from persistence.database import Database
 from persistence.deliveries import Delivery
-from persistence.records.turn import TurnStatus
+from persistence.records.status import TurnStatus
 from persistence.views import TurnView
 from workers import identity
 

@@ -17,7 +17,8 @@ from persistence.database import patiently
 from persistence.errors import DatabaseUnavailable, DuplicateTurn, LeaseHeld, LeaseLost, NotFound, StoreError
 from persistence.ids import parse_id
 from persistence.queue import Wake
-from persistence.records.turn import Turn, TurnStatus
+from persistence.records.status import TurnStatus
+from persistence.records.turn import Turn
 from persistence.submission import Submitted
 from workers import process, results, solo, wakes
 from workers.celery_app import app

@@ -25,6 +25,8 @@ from persistence.database import Database
 from persistence.submission import Request
 
 _CALL_S = 1.0
+# Adding up the memory of a process with hundreds of threads stops it for a while.
+_LOOK_EVERY_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def _submit(database: Database, load: Work, count: int) -> list[UUID]:
 
 def _watch(database: Database, worker: Worker, turn_ids: list[UUID]) -> float:
     """Wait until all turns have completed; the most memory that the worker had meanwhile, in MB."""
-    highest = 0.0
+    highest, looked_at = 0.0, time.monotonic()
     while True:
         row = database.one(
             "SELECT count(*) AS ended, count(*) FILTER (WHERE exit_reason = 'final_answer') AS completed"
@@ -99,7 +101,9 @@ def _watch(database: Database, worker: Worker, turn_ids: list[UUID]) -> float:
         if row["ended"] == len(turn_ids):
             assert row["completed"] == len(turn_ids), f"only {row['completed']} of {len(turn_ids)} turns completed"
             return highest
-        highest = max(highest, worker.pss_mb())
+        if time.monotonic() - looked_at > _LOOK_EVERY_S:
+            highest = max(highest, worker.pss_mb())
+            looked_at = time.monotonic()
         time.sleep(0.25)
 
 

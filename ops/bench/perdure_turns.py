@@ -20,7 +20,7 @@ from persistence import submission
 from persistence.database import Database, Params, Row
 from persistence.records.agent import AgentSettings
 from persistence.records.message import Call
-from persistence.records.turn import ExitReason
+from persistence.records.status import ExitReason
 from persistence.submission import Request
 
 PROVIDER = "bench"

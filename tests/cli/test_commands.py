@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import psutil
 
 from ops.dev.scripted_provider.script import Failure, Gate, calls, reply
-from persistence.records.turn import ExitReason, TurnStatus
+from persistence.records.status import ExitReason, TurnStatus
 from tests.cli.bench import Done, Place
 
 Cli: TypeAlias = Callable[..., Done]

@@ -11,7 +11,7 @@ import pytest
 from ops.dev.scripted_provider.script import Tokens, calls
 from persistence.events import StoredEvent
 from persistence.records.spending import Spending
-from persistence.records.turn import TurnStatus
+from persistence.records.status import TurnStatus
 from persistence.records.usage import Usage
 from persistence.views import TurnView
 from tests.cli.bench import Place

@@ -10,7 +10,7 @@ import redis
 
 from ops.dev.scripted_provider.script import Gate, reply
 from persistence import views
-from persistence.records.turn import TurnStatus
+from persistence.records.status import TurnStatus
 from tests.cli.bench import Place, Running, processes_of
 from tests.support.processes import eventually
 from workers import stack

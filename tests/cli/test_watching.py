@@ -13,7 +13,7 @@ from uuid import UUID
 
 from ops.dev.scripted_provider.script import Gate, calls, reply
 from persistence import views
-from persistence.records.turn import TurnStatus
+from persistence.records.status import TurnStatus
 from tests.cli.bench import Place
 from tests.support.processes import eventually, perdure
 from workers import stack

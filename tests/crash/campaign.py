@@ -16,7 +16,7 @@ from persistence import leases, submission
 from persistence.database import Database
 from persistence.errors import LeaseHeld, LeaseLost, Refused
 from persistence.records.message import Block, CallStatus, Result, block_to_json
-from persistence.records.turn import ExitReason, TurnStatus
+from persistence.records.status import ExitReason, TurnStatus
 from persistence.records.usage import Usage
 from tests.crash.shapes import Shape
 from tests.store.outcomes import claim

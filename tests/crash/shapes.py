@@ -11,7 +11,7 @@ from orchestration.errors import CallInterrupted, ErrorClass, ModelError
 from orchestration.ports import ModelRequest, Reply, StopSignal
 from orchestration.runtime import Runtime
 from persistence import inbox, interrupts
-from persistence.records.turn import ExitReason
+from persistence.records.status import ExitReason
 from persistence.records.usage import Usage
 from tests.support.scripted_model import Scripted, asks, says
 from tests.support.windows import is_for_summary

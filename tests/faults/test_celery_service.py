@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ops.dev.scripted_provider.script import calls, reply
+from ops.dev.scripted_provider.script import calls, reply, status
 from tests.faults.bench import CANARY, Bench
 from tests.support.processes import ROOT, clean_environment, eventually
 
@@ -121,6 +121,17 @@ def test_a_service_interrupts_a_turn_by_setting_its_flag(bench: Bench, service: 
     service.interrupt(str(turn.id))
 
     assert service.wait(str(turn.id)) == {"state": "REVOKED", "result": "interrupted_by_user"}
+
+
+def test_a_service_reads_a_failure_without_our_classes(bench: Bench, service: Service) -> None:
+    bench.yard.workers(1)
+    model = f"main:{bench.script('locked', [status(401)])}"
+    turn = bench.adopt_by_id(service.submit("order-6", input=CANARY, settings={"model": model})["result"], "locked")
+
+    failed = service.wait(str(turn.id))
+
+    assert failed["state"] == "FAILURE"
+    assert "provider_failed" in failed["result"]
 
 
 def test_the_service_knows_nothing_of_ours(service_python: Path) -> None:

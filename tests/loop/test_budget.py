@@ -13,7 +13,7 @@ from orchestration.ports import Finish, ModelRequest, Reply, StopSignal
 from persistence import submission
 from persistence.records.agent import Grace
 from persistence.records.message import Origin
-from persistence.records.turn import ExitReason, TurnStatus
+from persistence.records.status import ExitReason, TurnStatus
 from tests.support.scripted_model import asks, says
 from tests.support.workbench import Bench
 

@@ -17,7 +17,8 @@ from orchestration.errors import CallInterrupted, ErrorClass, ModelError
 from orchestration.ports import Finish, ModelRequest, Reply, StopSignal
 from persistence import leases, submission
 from persistence.leases import Held
-from persistence.records.turn import ExitReason, Turn, TurnStatus
+from persistence.records.status import ExitReason, TurnStatus
+from persistence.records.turn import Turn
 from persistence.records.usage import Usage
 from persistence.views import TurnView
 from tests.store.outcomes import claim

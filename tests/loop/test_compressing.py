@@ -13,7 +13,8 @@ from orchestration.history import RESUMED_NOTICE
 from orchestration.ports import ModelRequest
 from persistence import events, inbox, submission, views
 from persistence.records.message import Message, Result, Role, Text
-from persistence.records.turn import ExitReason, Turn, TurnStatus
+from persistence.records.status import ExitReason, TurnStatus
+from persistence.records.turn import Turn
 from persistence.records.usage import Usage
 from tests.support.crashing import Crash
 from tests.support.scripted_model import asks

@@ -21,7 +21,7 @@ from orchestration.ports import ModelClient
 from orchestration.providers.settings import Api
 from persistence.database import Database
 from persistence.errors import LeaseHeld
-from persistence.records.turn import ExitReason
+from persistence.records.status import ExitReason
 from tests.providers.bench import client
 from tests.support.crashing import Effects, How, carry, worker
 from tests.support.ledger import Ledger

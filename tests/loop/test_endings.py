@@ -12,7 +12,7 @@ from orchestration.errors import ErrorClass, ModelError
 from orchestration.ports import CallRun, Finish, ModelRequest, Reply, StopSignal
 from orchestration.tools.toolbox import RegistryToolbox
 from persistence.records.message import Native, Thinking
-from persistence.records.turn import ExitReason, TurnStatus
+from persistence.records.status import ExitReason, TurnStatus
 from persistence.records.usage import Usage
 from tests.support.scripted_model import asks, says
 from tests.support.workbench import Bench

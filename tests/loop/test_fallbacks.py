@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestration.errors import ErrorClass, ModelError
-from persistence.records.turn import ExitReason
+from persistence.records.status import ExitReason
 from tests.support.scripted_model import Scripted, ScriptedModel, asks, says
 from tests.support.workbench import Bench
 

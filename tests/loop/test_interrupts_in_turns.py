@@ -15,7 +15,8 @@ from orchestration.ports import ModelRequest, Reply, StopSignal
 from orchestration.runtime import Runtime
 from persistence import submission
 from persistence.records.message import CallStatus
-from persistence.records.turn import ExitReason, Turn, TurnStatus
+from persistence.records.status import ExitReason, TurnStatus
+from persistence.records.turn import Turn
 from tests.store.outcomes import claim
 from tests.support.ledger import gate
 from tests.support.scripted_model import asks, says

@@ -8,7 +8,7 @@ import pytest
 
 from orchestration.ports import Finish, Reply
 from persistence.records.message import Call, CallStatus, Text
-from persistence.records.turn import ExitReason, TurnStatus
+from persistence.records.status import ExitReason, TurnStatus
 from persistence.records.usage import Usage
 from tests.support.scripted_model import asks, says
 from tests.support.workbench import Bench

@@ -14,7 +14,7 @@ from orchestration.errors import ErrorClass, ModelError
 from orchestration.ports import CallRun, ModelRequest, Reply, StopSignal
 from orchestration.tools.toolbox import RegistryToolbox
 from persistence.errors import DatabaseUnavailable, LeaseHeld, LeaseLost
-from persistence.records.turn import ExitReason, TurnStatus
+from persistence.records.status import ExitReason, TurnStatus
 from tests.store.outcomes import claim, claimed
 from tests.support.scripted_model import asks, says
 from tests.support.workbench import Bench, WatchedDatabase, wait_until

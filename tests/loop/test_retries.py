@@ -10,7 +10,7 @@ import pytest
 from orchestration.errors import ErrorClass, ModelError
 from orchestration.remedies import wait_s
 from persistence.records.message import Role
-from persistence.records.turn import ExitReason, TurnStatus, WaitingFor
+from persistence.records.status import ExitReason, TurnStatus, WaitingFor
 from persistence.records.usage import Usage
 from tests.support.scripted_model import asks, says
 from tests.support.workbench import Bench

@@ -11,7 +11,7 @@ from orchestration.ports import ModelRequest, Reply, StopSignal
 from persistence import inbox, submission
 from persistence.errors import Refused
 from persistence.records.message import Origin
-from persistence.records.turn import ExitReason
+from persistence.records.status import ExitReason
 from persistence.records.usage import Usage
 from tests.support.scripted_model import Scripted, asks, says
 from tests.support.workbench import Bench

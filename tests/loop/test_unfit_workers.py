@@ -11,7 +11,8 @@ import pytest
 from orchestration.errors import ConfigError, UnknownTool
 from orchestration.ports import ModelClient, ModelRequest, Reply, StopSignal, ToolSpec
 from orchestration.tools.toolbox import RegistryToolbox
-from persistence.records.turn import ExitReason, Turn, TurnStatus, WaitingFor
+from persistence.records.status import ExitReason, TurnStatus, WaitingFor
+from persistence.records.turn import Turn
 from tests.support.scripted_model import asks, says
 from tests.support.workbench import Bench
 

@@ -25,7 +25,8 @@ from persistence.records.message import (
     Text,
     Thinking,
 )
-from persistence.records.turn import News, Outcome, Turn
+from persistence.records.outcome import News, Outcome
+from persistence.records.turn import Turn
 from tests.pure.turns import TURN, turn
 
 _sizes = st.sampled_from([1, 20, 200, 2_000, 12_000])

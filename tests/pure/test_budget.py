@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestration.budget import IterationBudget
-from persistence.records.turn import Counters
+from persistence.records.outcome import Counters
 from tests.pure.turns import turn
 
 

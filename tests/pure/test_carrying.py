@@ -10,7 +10,7 @@ from uuid import UUID
 from orchestration.carrying import Carried, Registry
 from orchestration.steps import Signals
 from orchestration.stopping import Stop
-from persistence.records.turn import Counters
+from persistence.records.outcome import Counters
 from tests.pure.turns import turn
 
 

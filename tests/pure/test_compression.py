@@ -16,7 +16,8 @@ from orchestration.steps import Compress
 from orchestration.thinking import sent_messages
 from persistence.records.compression import Compression
 from persistence.records.message import Block, Call, CallStatus, Message, Native, Origin, Result, Role, Text, Thinking
-from persistence.records.turn import Outcome, Turn
+from persistence.records.outcome import Outcome
+from persistence.records.turn import Turn
 from persistence.records.usage import Usage
 from tests.pure.histories import after, carrying, compressed, followed, step_of, summarised
 from tests.pure.turns import message

@@ -23,8 +23,10 @@ from orchestration.costs import (
 )
 from orchestration.errors import ConfigError, ErrorClass, ModelError
 from persistence.records.message import Origin, Role, Text
+from persistence.records.outcome import Counters, Ending, Event, Lost, ModelCall, News, Outcome
 from persistence.records.spending import Estimate, Spending
-from persistence.records.turn import Counters, Ending, Event, ExitReason, Lost, ModelCall, News, Outcome, Turn
+from persistence.records.status import ExitReason
+from persistence.records.turn import Turn
 from persistence.records.usage import Usage
 from tests.pure import turns
 

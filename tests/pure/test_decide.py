@@ -27,7 +27,9 @@ from orchestration.steps import (
 )
 from persistence.records.agent import Grace
 from persistence.records.message import CallStatus, Effect, Origin, Role, Text
-from persistence.records.turn import Counters, ExitReason, Turn, WaitingFor
+from persistence.records.outcome import Counters
+from persistence.records.status import ExitReason, WaitingFor
+from persistence.records.turn import Turn
 from persistence.records.usage import Usage
 from tests.pure.turns import TOKEN, TURN, acting, asked, call, message, said, turn
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orchestration import history
 from persistence.records.message import Call, CallStatus, Effect, Message, Native, Origin, Result, Role, Text, Thinking
-from persistence.records.turn import CallState, ClosedCall
+from persistence.records.outcome import CallState, ClosedCall
 from tests.pure.turns import TOKEN, acting, asked, call, message, said, turn
 from tests.support.standing import wrong_with_history
 

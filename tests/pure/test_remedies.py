@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from orchestration.errors import ErrorClass
 from orchestration.remedies import LONGEST_WAIT_S, REMEDIES, wait_s
-from persistence.records.turn import ExitReason, TurnStatus
+from persistence.records.status import ExitReason, TurnStatus
 
 turn_ids = st.uuids(version=4)
 

@@ -17,7 +17,9 @@ from orchestration.room import Count, after_refusal, before_call, result_bytes, 
 from orchestration.steps import Backoff, CallModel, Compress, End, FallBack, GiveUpWorker, ShowLess, Signals, Step
 from persistence.records.compression import SHOWN_CHARS, SHOWN_FROM, shown
 from persistence.records.message import Call, CallStatus, Message, Result, Role, Text
-from persistence.records.turn import Counters, ExitReason, Outcome, Turn
+from persistence.records.outcome import Counters, Outcome
+from persistence.records.status import ExitReason
+from persistence.records.turn import Turn
 from tests.pure.histories import after, carrying, compressed, summarised
 from tests.pure.turns import acting, call, message
 

@@ -8,19 +8,9 @@ from typing import Any
 import pytest
 
 from persistence.records.message import CallStatus, Effect, Origin, Role, Text
-from persistence.records.turn import (
-    ClosedCall,
-    Counters,
-    Ending,
-    ExitReason,
-    ModelCall,
-    News,
-    Outcome,
-    Turn,
-    TurnStatus,
-    Wait,
-    WaitingFor,
-)
+from persistence.records.outcome import ClosedCall, Counters, Ending, ModelCall, News, Outcome, Wait
+from persistence.records.status import ExitReason, TurnStatus, WaitingFor
+from persistence.records.turn import Turn
 from persistence.records.usage import Usage
 from tests.pure.turns import TOKEN, acting, asked, call, message, said, turn
 

@@ -9,7 +9,9 @@ from uuid import UUID
 
 from persistence.records.agent import AgentSettings
 from persistence.records.message import Block, Call, CallStatus, Effect, Message, Origin, Role, Text
-from persistence.records.turn import CallState, Counters, Turn, TurnStatus
+from persistence.records.outcome import CallState, Counters
+from persistence.records.status import TurnStatus
+from persistence.records.turn import Turn
 from persistence.records.usage import Usage
 
 TURN, SESSION, TENANT, OTHER = (UUID(int=n) for n in range(1, 5))

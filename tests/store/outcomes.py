@@ -10,18 +10,9 @@ from uuid import UUID
 from persistence import checkpoint, turns
 from persistence.database import Database
 from persistence.records.message import Block, Call, CallStatus, Effect, Message, Origin, Result, Role, Text
-from persistence.records.turn import (
-    CallState,
-    ClosedCall,
-    Counters,
-    Ending,
-    Event,
-    ExitReason,
-    ModelCall,
-    News,
-    Outcome,
-    Turn,
-)
+from persistence.records.outcome import CallState, ClosedCall, Counters, Ending, Event, ModelCall, News, Outcome
+from persistence.records.status import ExitReason
+from persistence.records.turn import Turn
 from persistence.records.usage import Usage
 from tests.support.workbench import Bench
 

@@ -14,7 +14,9 @@ from persistence import checkpoint, inbox, leases
 from persistence.errors import InboxGrew, LeaseLost
 from persistence.leases import Held
 from persistence.records.message import Effect, Origin, Role, Text
-from persistence.records.turn import Ending, ExitReason, Outcome, Turn, Wait, WaitingFor
+from persistence.records.outcome import Ending, Outcome, Wait
+from persistence.records.status import ExitReason, WaitingFor
+from persistence.records.turn import Turn
 from tests.store.outcomes import LEASE, answer, claim, claimed, ending, every_part, message, news_of, results, store
 from tests.support.workbench import Bench, in_thread
 

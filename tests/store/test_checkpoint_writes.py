@@ -10,7 +10,9 @@ import pytest
 
 from persistence import inbox, queue
 from persistence.records.message import CallStatus, Effect, Native, Origin, Role, Text, Thinking
-from persistence.records.turn import ClosedCall, Counters, ExitReason, Outcome, Turn, Wait, WaitingFor
+from persistence.records.outcome import ClosedCall, Counters, Outcome, Wait
+from persistence.records.status import ExitReason, WaitingFor
+from persistence.records.turn import Turn
 from persistence.records.usage import Usage
 from tests.store.outcomes import answer, call_state, claimed, ending, every_part, message, model_call, results, store
 from tests.support.workbench import Bench

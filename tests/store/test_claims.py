@@ -14,7 +14,9 @@ from persistence import turns
 from persistence.database import Database
 from persistence.errors import LeaseHeld, LeaseLost, NotFound
 from persistence.records.message import Origin, Role
-from persistence.records.turn import Outcome, Turn, TurnStatus
+from persistence.records.outcome import Outcome
+from persistence.records.status import TurnStatus
+from persistence.records.turn import Turn
 from tests.store.outcomes import answer, claim, claimed, ending, store
 from tests.support.workbench import Bench, WatchedDatabase
 

@@ -11,7 +11,8 @@ from persistence.errors import LeaseLost, Refused
 from persistence.past import Past
 from persistence.records.compression import Compression, Weight
 from persistence.records.message import Effect, Image, Origin, Role, Text
-from persistence.records.turn import Event, Outcome, Turn
+from persistence.records.outcome import Event, Outcome
+from persistence.records.turn import Turn
 from tests.store.outcomes import answer, claim, claimed, ending, news_of, results, store
 from tests.store.test_checkpoint_writes import same_in_memory_and_stored
 from tests.support.workbench import Bench

@@ -10,7 +10,9 @@ import pytest
 
 from persistence import checkpoint, inbox
 from persistence.errors import InboxGrew, Refused
-from persistence.records.turn import Outcome, Turn, Wait, WaitingFor
+from persistence.records.outcome import Outcome, Wait
+from persistence.records.status import WaitingFor
+from persistence.records.turn import Turn
 from tests.store.outcomes import LEASE, answer, claimed, ending, store
 from tests.support.workbench import Bench, in_thread
 

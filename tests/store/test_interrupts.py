@@ -12,7 +12,8 @@ from orchestration.interrupting import interrupt
 from persistence import interrupts
 from persistence.errors import LeaseHeld, NotFound
 from persistence.records.message import CallStatus, Effect, Result
-from persistence.records.turn import ExitReason, Outcome, TurnStatus, Wait, WaitingFor
+from persistence.records.outcome import Outcome, Wait
+from persistence.records.status import ExitReason, TurnStatus, WaitingFor
 from tests.store.outcomes import answer, claim, claimed, ending, store
 from tests.support.workbench import Bench, in_thread
 

@@ -10,7 +10,8 @@ from persistence import leases
 from persistence.errors import LeaseLost
 from persistence.leases import Held, TakenBack
 from persistence.records.message import Effect
-from persistence.records.turn import Counters, Outcome, Turn
+from persistence.records.outcome import Counters, Outcome
+from persistence.records.turn import Turn
 from tests.store.outcomes import LEASE, answer, claim, claimed, ending, results, store
 from tests.support.workbench import Bench, in_thread
 

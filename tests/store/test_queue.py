@@ -13,7 +13,8 @@ from persistence import queue, submission
 from persistence.database import Database
 from persistence.queue import Room, Wake, WorkerSigns
 from persistence.records.message import Effect
-from persistence.records.turn import Outcome, Wait, WaitingFor
+from persistence.records.outcome import Outcome, Wait
+from persistence.records.status import WaitingFor
 from persistence.submission import DEFAULT_TENANT, Request
 from tests.store.outcomes import answer, claim, claimed, ending, store
 from tests.support.ledger import Ledger

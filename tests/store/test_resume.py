@@ -12,7 +12,9 @@ import pytest
 from persistence import submission
 from persistence.errors import NotFound, Refused
 from persistence.records.message import Effect, Origin, Role, Text
-from persistence.records.turn import Counters, ExitReason, Outcome, Turn, TurnStatus
+from persistence.records.outcome import Counters, Outcome
+from persistence.records.status import ExitReason, TurnStatus
+from persistence.records.turn import Turn
 from persistence.submission import Request
 from tests.store.outcomes import answer, claim, claimed, ending, message, model_call, results, store
 from tests.support.workbench import Bench, in_thread

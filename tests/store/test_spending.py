@@ -14,8 +14,9 @@ from persistence import checkpoint, leases
 from persistence.errors import LeaseLost
 from persistence.leases import Held
 from persistence.records.message import Effect
+from persistence.records.outcome import Lost, ModelCall, Outcome
 from persistence.records.spending import Estimate, Spending
-from persistence.records.turn import Lost, ModelCall, Outcome, Turn
+from persistence.records.turn import Turn
 from persistence.records.usage import Usage
 from tests.store.outcomes import LEASE, USED, answer, claim, claimed, ending, model_call, results, store
 from tests.support.workbench import Bench

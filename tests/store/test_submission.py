@@ -12,7 +12,7 @@ from persistence import submission
 from persistence.database import Database
 from persistence.errors import DuplicateTurn, NotFound, Refused
 from persistence.records.agent import OnBusy
-from persistence.records.turn import TurnStatus
+from persistence.records.status import TurnStatus
 from persistence.submission import Request, Submitted
 from tests.store.outcomes import claim, claimed, ending, store
 from tests.support.workbench import Bench, WatchedDatabase, in_thread

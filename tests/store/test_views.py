@@ -9,7 +9,8 @@ import pytest
 from persistence import events, views
 from persistence.errors import NotFound
 from persistence.records.message import Effect
-from persistence.records.turn import Outcome, TurnStatus
+from persistence.records.outcome import Outcome
+from persistence.records.status import TurnStatus
 from tests.store.outcomes import answer, claimed, ending, results, store
 from tests.support.workbench import Bench
 

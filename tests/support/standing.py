@@ -8,7 +8,7 @@ from uuid import UUID
 from persistence import events, turns
 from persistence.database import Database
 from persistence.records.message import CallStatus, Message, Origin, Result, Role
-from persistence.records.turn import TurnStatus
+from persistence.records.status import TurnStatus
 from tests.support.ledger import Ledger
 
 _MESSAGES = """

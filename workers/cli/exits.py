@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from orchestration.errors import PerdureError
 from persistence.errors import DatabaseUnavailable, DatabaseUnfit, StoreError
-from persistence.records.turn import TurnStatus
+from persistence.records.status import TurnStatus
 
 DONE = 0
 REFUSED = 1

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from persistence.records.turn import TurnStatus
+from persistence.records.status import TurnStatus
 from workers.cli import arguments, exits, notices
 from workers.cli.arguments import AsJson, Turn
 

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from persistence.events import StoredEvent
 from persistence.records.message import Block, Call, Text, block_to_json
-from persistence.records.turn import TurnStatus
+from persistence.records.status import TurnStatus
 from persistence.submission import Submitted
 from persistence.views import MessageView, TurnView
 from workers.settings import libpq_url

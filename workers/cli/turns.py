@@ -67,7 +67,7 @@ def interrupt(turn: Turn, *, as_json: AsJson = False) -> int:
     What has been done is kept; `perdure resume` goes on from there.
     """
     wanted = arguments.turn_id(turn)
-    from persistence.records.turn import TurnStatus
+    from persistence.records.status import TurnStatus
     from workers.cli import connecting, shapes
 
     with connecting.client() as client:

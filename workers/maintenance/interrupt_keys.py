@@ -10,7 +10,7 @@ from celery import Celery
 from orchestration.interrupting import interrupt
 from persistence import interrupts
 from persistence.database import Database, Statements
-from persistence.records.turn import TurnStatus
+from persistence.records.status import TurnStatus
 from workers import results, wakes
 from workers.wakes import KEY
 
