@@ -100,7 +100,7 @@ REFUSED = [
     (("run", "hi", "--agent", "nobody"), ("There is no agent 'nobody'", "default, brief")),
     (("submit", "hi", "--set", "model=nowhere:some-model"), ("no provider 'nowhere' is configured", "main")),
     (("submit", "hi", "--set", "model=some-model"), ("names no provider", "provider:model")),
-    (("submit", "hi", "--set", "tools=nope"), ("no toolset and no module 'nope'", "calculator, files, time")),
+    (("submit", "hi", "--set", "tools=nope"), ("no toolset and no module 'nope'", "calculator, files, history, time")),
     (("run", "hi", "--set", "tools=calculator:nope"), ("'nope'", "does not exist", "calculate")),
     (("submit", "hi", "--set", "iteration=3"), ("did you mean iterations?",)),
     (("submit", "hi", "--set", "iterations=many"), ("iterations", "many")),

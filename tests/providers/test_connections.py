@@ -12,6 +12,7 @@ import pytest
 from orchestration.ports import TimeLimits
 from orchestration.providers.client import http_client
 from orchestration.providers.connections.backend import WatchedBackend, WatchedStream
+from orchestration.providers.connections.shards import ShardedTransport
 from orchestration.providers.connections.watch import CallWatch
 from orchestration.stopping import Stop
 
@@ -66,8 +67,9 @@ def test_every_transport_of_a_client_is_watched(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
 
     with http_client() as client:
-        transports = [t for t in (client._transport, *client._mounts.values()) if t is not None]
-        assert len(transports) > 1
-        for transport in transports:
+        direct, *proxied = (t for t in (client._transport, *client._mounts.values()) if t is not None)
+        assert isinstance(direct, ShardedTransport)
+        assert proxied
+        for transport in (*direct.shards, *proxied):
             assert isinstance(transport, httpx2.HTTPTransport)
             assert isinstance(transport._pool._network_backend, WatchedBackend)
