@@ -13,7 +13,6 @@ import httpx2
 from orchestration.errors import CallInterrupted
 from orchestration.ports import ModelRequest, Reply, StopSignal, TimeLimits
 from orchestration.providers.connections.backend import watch_connections
-from orchestration.providers.connections.repeating import Refused, Repeater
 from orchestration.providers.connections.shards import ShardedClient
 from orchestration.providers.connections.watch import CallWatch
 from orchestration.providers.failures import Malformed, Reported, Translator, request_id
@@ -49,9 +48,8 @@ class ProviderClient:
         self._name = name
         self._dialect = dialect
         self._http = http
-        self._post = Repeater(http, dialect.post)
         self._translator = Translator(name, secrets)
-        self._faults = (dialect.sdk_error, httpx2.HTTPError, httpx2.InvalidURL, Malformed, Refused, Reported)
+        self._faults = (dialect.sdk_error, httpx2.HTTPError, httpx2.InvalidURL, Malformed, Reported)
 
     @property
     def name(self) -> str:
@@ -65,7 +63,7 @@ class ProviderClient:
         """Make exactly one attempt; see ModelClient. A whole answer is returned even if the stop came meanwhile."""
         body = self._dialect.encode(request)
         decoder = self._dialect.decoder(on_text)
-        return self._attempt(partial(self._post, body), decoder, self._read, request.limits, stop)
+        return self._attempt(partial(self._dialect.post, body), decoder, self._read, request.limits, stop)
 
     def _attempt(
         self,
