@@ -1,4 +1,4 @@
-"""A stream that breaks after a tool has run: that model call alone is repeated, with the same request."""
+"""A stream that breaks after a tool has run: that model call alone is repeated, with the same request (AC-23)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""SIGSTOP of a worker past its lease, then SIGCONT: what it still had in hand is refused, and it buys nothing more."""
+"""SIGSTOP of a worker past its lease, then SIGCONT: what it still had in hand is refused, and it buys nothing more.
+
+AC-11.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Stop means stop: in a model call, in tools, at rest, while nobody carries the turn, and while nobody could."""
+"""Stop means stop: in a model call, in tools, at rest, while nobody carries the turn, and while nobody could.
+
+AC-28, AC-29, AC-32.
+"""
 
 from __future__ import annotations
 

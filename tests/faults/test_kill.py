@@ -1,4 +1,7 @@
-"""SIGKILL of a worker, wherever it is: the turn goes on from its last checkpoint, on another worker or on a new one."""
+"""SIGKILL of a worker, wherever it is: the turn goes on from its last checkpoint, on another worker or on a new one.
+
+AC-12.
+"""
 
 from __future__ import annotations
 

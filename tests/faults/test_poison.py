@@ -1,4 +1,4 @@
-"""A turn that kills its worker each time: it fails by name, and drags nobody with it."""
+"""A turn that kills its worker each time: it fails by name, and drags nobody with it (AC-13)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Postgres restarted, cut off, stopped and read-only: a turn waits for it, and no answer is lost or bought again."""
+"""Postgres restarted, cut off, stopped and read-only: a turn waits for it, and no answer is lost or bought again.
+
+AC-15.
+"""
 
 from __future__ import annotations
 

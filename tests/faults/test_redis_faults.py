@@ -1,4 +1,7 @@
-"""Redis emptied, restarted, cut off, stopped and frozen: it is a doorbell, and nothing but time is lost with it."""
+"""Redis emptied, restarted, cut off, stopped and frozen: it is a doorbell, and nothing but time is lost with it.
+
+AC-14.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Celery's own means tell of a turn: AsyncResult(turn_id), and the events that Flower shows."""
+"""What Celery's own means tell of a turn: AsyncResult(turn_id), and the events that Flower shows (AC-10)."""
 
 from __future__ import annotations
 
