@@ -101,7 +101,7 @@ def with_unique_ids(
     """`content` with an id of ours for every call whose own is missing, unusable or taken: by one of the messages, or
     by one that is `hidden`.
 
-    Providers refuse a repeated id in one request (PROVIDER_RULES: openai.duplicate_call, duplicate_call_history), and
+    Providers refuse an id that is used twice in one request, and
     some servers number their calls anew in every reply.
     """
     if not any(isinstance(block, Call) for block in content):

@@ -15,9 +15,9 @@ from orchestration.decide import decide, model_in_use
 from orchestration.perform import end, perform
 from orchestration.runtime import Runtime
 from orchestration.steps import RunTools
-from persistence import checkpoint, turns
+from persistence import checkpoint, leases, turns
 from persistence.database import patiently
-from persistence.errors import InboxGrew, LeaseHeld, StoreError
+from persistence.errors import InboxGrew, LeaseHeld, LeaseLost, StoreError
 from persistence.records.outcome import Ending, Outcome
 from persistence.records.status import ExitReason
 from persistence.records.turn import Turn
@@ -45,6 +45,11 @@ def run_turn(turn_id: UUID, runtime: Runtime, *, alone: bool = False) -> Turn:
         while turn.is_ours_to_move:
             turn = advance(turn, carried, runtime)
             carried.move(turn)
+            if carried.is_lost and turn.is_ours_to_move:
+                # Given up by its lease keeper (a step that outlasted its limit), yet nobody has taken it: every further
+                # call would be stopped at once, and every checkpoint would keep the lease.
+                leases.hand_back(runtime.database, carried.held)
+                raise LeaseLost(f"turn {turn.id} was given up")
         return turn
     finally:
         runtime.registry.remove(carried)
@@ -104,5 +109,7 @@ def keep(turn: Turn, outcome: Outcome, carried: Carried, runtime: Runtime) -> Tu
         return patiently(store, give_up=runtime.registry.patience(carried))
     except InboxGrew as grown:
         turn = replace(turn, inbox_n=grown.inbox_n)
-        # An answer that was paid for is kept as it is; anything else is decided again with the news in view.
-        return turn if outcome.model_call is None else keep(turn, outcome, carried, runtime)
+        # An answer that was paid for is kept as it is, and so is the ending after a fault of ours, whose step must not run
+        # again; anything else is decided again with the news in view.
+        is_final = outcome.model_call is not None or outcome.ending == _FAULT
+        return keep(turn, outcome, carried, runtime) if is_final else turn

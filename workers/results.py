@@ -19,6 +19,7 @@ from kombu.exceptions import OperationalError
 from persistence import deliveries, views
 from persistence.database import Database
 from persistence.deliveries import Delivery
+from persistence.errors import DatabaseUnavailable
 from persistence.records.status import TurnStatus
 from persistence.views import TurnView
 from workers import identity
@@ -35,11 +36,12 @@ class TurnFailed(Exception):
 
 def deliver_now(app: Celery, database: Database, turn_id: UUID) -> None:
     """Send the result of a turn that has just ended. What does not get through now, the sender repeats."""
-    view = views.turn(database, turn_id)
-    if not view.status.is_ending:
-        return
-    if store(app, view):
-        deliveries.mark_sent(database, Delivery(turn_id, view.resumes, KIND, "", 0))
+    try:
+        view = views.turn(database, turn_id)
+        if view.status.is_ending and store(app, view):
+            deliveries.mark_sent(database, Delivery(turn_id, view.resumes, KIND, "", 0))
+    except DatabaseUnavailable as error:
+        log.warning("result.not_delivered", extra={"turn_id": str(turn_id), "reason": str(error)})
 
 
 def store(app: Celery, view: TurnView) -> bool:

@@ -39,7 +39,7 @@ class Drain:
 
     def _hand_back_the_rest(self) -> None:
         deadline = time.monotonic() + self._parts.settings.drain_s
-        while self._parts.registry.all() and time.monotonic() < deadline:
+        while (self._parts.registry.all() or solo.children.are_busy) and time.monotonic() < deadline:
             time.sleep(0.05)
         for carried in self._parts.registry.all():
             try:
@@ -48,8 +48,9 @@ class Drain:
                 log.warning("turn.not_handed_back", extra={"turn_id": str(carried.turn.id)})
             carried.lose()
         end = time.monotonic() + _LAST_WORDS_S
-        while self._parts.registry.all() and time.monotonic() < end:
+        while (self._parts.registry.all() or solo.children.are_busy) and time.monotonic() < end:
             time.sleep(0.05)
+        solo.children.kill()
         if self._parts.registry.all():
             log.warning("worker.left_threads", extra={"turns": len(self._parts.registry.all())})
             os._exit(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -114,12 +115,19 @@ def _after(task: Task[..., Any], turn: Turn) -> None:
     raise Ignore
 
 
+def _is_queued(turn_id: UUID) -> bool:
+    try:
+        return turns.is_suspect(process.parts().runtime.database, turn_id)
+    except DatabaseUnavailable:
+        return False  # nobody can claim it now
+
+
 def _leave(task: Task[..., Any], turn_id: UUID) -> None:
     """The wake was not for us. It must not read as the end of the turn, and not as a new start after it."""
     parts = process.parts()
     try:
         if not parts.registry.is_draining and turns.is_suspect(parts.runtime.database, turn_id):
-            solo.children.carry(turn_id)
+            solo.children.carry(turn_id, partial(_is_queued, turn_id))
         view = views.turn(parts.runtime.database, turn_id)
     except (NotFound, DatabaseUnavailable) as error:
         log.warning("turn.left", extra={"turn_id": str(turn_id), "reason": str(error)})

@@ -12,6 +12,7 @@ from kombu.exceptions import OperationalError
 
 from persistence import queue
 from persistence.database import Database
+from persistence.errors import DatabaseUnavailable
 from persistence.queue import Wake
 from workers.celery_app import BATCH, INTERACTIVE
 
@@ -50,10 +51,17 @@ def send(app: Celery, wakes: Iterable[Wake]) -> bool:
 
 
 def ring_after_commit(app: Celery, database: Database, wake: Wake) -> None:
-    """Wake a turn that has just been queued, if it is interactive and few others wait: the short way to a worker."""
-    if wake.queue != "interactive" or queue.room(database, wake.queue).waiting >= _FEW:
+    """Wake a turn that has just been queued, if it is interactive and few others wait: the short way to a worker.
+
+    Never raises: the turn is stored, and who was told otherwise would submit it again. The dispatcher wakes it too.
+    """
+    try:
+        if wake.queue != "interactive" or queue.room(database, wake.queue).waiting >= _FEW:
+            return
+        queue.mark_dispatched(database, wake.turn_id)
+    except DatabaseUnavailable as error:
+        log.warning("wake.not_sent", extra={"turn_id": str(wake.turn_id), "reason": str(error)})
         return
-    queue.mark_dispatched(database, wake.turn_id)
     send(app, [wake])
 
 

@@ -129,7 +129,7 @@ def _nothing_is_left(bench: Bench) -> None:
     yard = bench.yard
     with yard.sql() as run:
         for what, query in _LEFT.items():
-            eventually(lambda query=query: run(query) == [(0,)], f"no {what}", within_s=15)
+            eventually(lambda query=query: run(query) == [(0,)], f"no {what}", within_s=60)
     queued = ("perdure.interactive", "perdure.batch", "unacked")
     eventually(lambda: not any(yard.keys.exists(key) for key in queued), "no message is in the queues", within_s=15)
     eventually(lambda: not list(yard.keys.scan_iter("perdure:interrupt:*")), "no interrupt flag is set", within_s=15)

@@ -76,9 +76,14 @@ class Leader:
                 service(lead)
             except UNREACHABLE as error:  # Redis is away: the next service may not need it
                 unreachable = error
+            except DatabaseUnavailable:
+                raise
+            except Exception:  # one turn that a service trips over must not stop the services after it
+                log.exception("service.fault", extra={"service": "maintenance"})
         if self._round % _TIDY_EVERY == 0:
             queue.forget_silent(lead)
         self._round += 1
+        self._reaper.round_ended()
         if unreachable is not None:
             raise unreachable
 

@@ -32,7 +32,6 @@ class Reaper:
         was_late = self._last_round is not None and started - self._last_round > _LATE_S
         if was_late or self._has_just_started(database):
             self._hold_off_until = started + self._lease.total_seconds()
-        self._last_round = started
         if started < self._hold_off_until:
             return 0
         taken = leases.take_back_expired(database)
@@ -47,6 +46,10 @@ class Reaper:
                 },
             )
         return len(taken)
+
+    def round_ended(self) -> None:
+        """The whole round is over: what the other services took of it is no sign that we were held up."""
+        self._last_round = time.monotonic()
 
     def failed(self) -> None:
         """Postgres was away: leases that ran out meanwhile say nothing about their owners."""
