@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
+import psutil
+
 from ops.bench import perdure_turns, work
 from ops.bench.stage import Stage, stage
 from ops.bench.tables import table
@@ -46,6 +48,7 @@ class Found:
     worker_cpu_s: float
     postgres_cpu_s: float
     model_cpu_s: float
+    machine_cpu_s: float
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -71,16 +74,23 @@ def fly(running: Stage, folder: Path, scale: Scale) -> Found:
         wait_until(
             lambda: running.model.waiting_at(gate) == scale.turns, "every turn is in its first call", tell=worker
         )
-        cpus = worker.cpu_s(), running.postgres_cpu_s(), running.model.cpu_s()
+        before = _cpu_s(running, worker)
         started = time.monotonic()
         running.model.open(gate)
         highest_mb = _watch(database, worker, turn_ids)
         wall_s = time.monotonic() - started
-        used = worker.cpu_s() - cpus[0], running.postgres_cpu_s() - cpus[1], running.model.cpu_s() - cpus[2]
+        used = [now - then for now, then in zip(_cpu_s(running, worker), before, strict=True)]
         return Found(wall_s, idle_mb, highest_mb, *used)
     finally:
         worker.close()
         database.close()
+
+
+def _cpu_s(running: Stage, worker: Worker) -> tuple[float, float, float, float]:
+    """CPU so far of the worker, of Postgres, of the model server and of everything that runs on this machine."""
+    machine = psutil.cpu_times()
+    busy = sum(machine) - machine.idle - getattr(machine, "iowait", 0.0)
+    return worker.cpu_s(), running.postgres_cpu_s(), running.model.cpu_s(), busy
 
 
 def _submit(database: Database, load: Work, count: int) -> list[UUID]:
@@ -120,7 +130,8 @@ def report(scale: Scale, found: Found) -> str:
         ["worker CPU ms an iteration", f"{1000 * found.worker_cpu_s / iterations:.2f}"],
         ["Postgres CPU ms an iteration", f"{1000 * found.postgres_cpu_s / iterations:.2f}"],
         ["model server CPU ms an iteration", f"{1000 * found.model_cpu_s / iterations:.2f}"],
-        ["cores used by worker, Postgres, model server", _cores(found)],
+        ["cores used by worker + Postgres + model server", _cores(found)],
+        ["cores used by other programs meanwhile", f"{_others_cpu_s(found) / found.wall_s:.2f}"],
     ]
     many = "processes" if scale.processes > 1 else "process"
     title = (
@@ -133,6 +144,11 @@ def report(scale: Scale, found: Found) -> str:
 def _cores(found: Found) -> str:
     used = (found.worker_cpu_s, found.postgres_cpu_s, found.model_cpu_s)
     return " + ".join(f"{cpu / found.wall_s:.2f}" for cpu in used)
+
+
+def _others_cpu_s(found: Found) -> float:
+    ours = found.worker_cpu_s + found.postgres_cpu_s + found.model_cpu_s
+    return max(found.machine_cpu_s - ours, 0.0)
 
 
 if __name__ == "__main__":
