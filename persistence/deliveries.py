@@ -38,9 +38,10 @@ _AGAIN = """
 UPDATE deliveries SET state = 'pending', attempts = 0, next_at = now()
 WHERE state = 'sent' AND kind = %(kind)s AND sent_at > now() - %(age)s"""
 
+# Only what is pending: a sender that read the ending just before a resume does not bring a given up result back.
 _SENT = """
 UPDATE deliveries SET state = 'sent', sent_at = coalesce(sent_at, now())
-WHERE turn_id = %(turn)s AND resumes = %(resumes)s AND kind = %(kind)s AND target = %(target)s"""
+WHERE turn_id = %(turn)s AND resumes = %(resumes)s AND kind = %(kind)s AND target = %(target)s AND state = 'pending'"""
 
 
 def take_due(

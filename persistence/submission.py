@@ -231,6 +231,10 @@ WITH turn AS (
 ), told AS (
   INSERT INTO events (turn_id, seq, type, payload)
   SELECT id, event_seq, 'turn.resumed', json_build_object('resumes', resumes) FROM turn
+), given_up AS (
+  -- A turn has one Celery result, that of its newest run: one of an earlier run would never find its ending again.
+  UPDATE deliveries SET state = 'given_up' FROM turn
+  WHERE deliveries.turn_id = turn.id AND kind = 'celery_result' AND state <> 'given_up'
 )
 SELECT id FROM turn"""
 

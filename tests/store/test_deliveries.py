@@ -9,9 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from persistence import deliveries
+from persistence import deliveries, submission
 from persistence.database import Database
 from persistence.deliveries import Delivery
+from persistence.records.status import ExitReason
 from tests.store.outcomes import claimed, ending, store
 from tests.support.ledger import Ledger
 from tests.support.workbench import Bench, in_thread
@@ -28,9 +29,9 @@ def bench(fresh_database_url: str, ledger: Ledger, tmp_path: Path) -> Generator[
     database.close()
 
 
-def ended(bench: Bench) -> UUID:
+def ended(bench: Bench, reason: ExitReason = ExitReason.FINAL_ANSWER) -> UUID:
     turn = claimed(bench)
-    store(bench, turn, ending(turn))
+    store(bench, turn, ending(turn, reason))
     return turn.id
 
 
@@ -111,3 +112,18 @@ def test_kinds_are_apart(bench: Bench) -> None:
     make_due(bench)
 
     assert deliveries.take_due(bench.database, "webhook") == []
+
+
+@pytest.mark.parametrize("was_sent", [True, False])
+def test_the_result_of_a_run_that_was_resumed_is_never_due_again(bench: Bench, was_sent: bool) -> None:
+    turn_id = ended(bench, ExitReason.INTERRUPTED_BY_USER)
+    first = Delivery(turn_id, 0, KIND, "", 0)
+    if was_sent:
+        deliveries.mark_sent(bench.database, first)
+
+    submission.resume(bench.database, turn_id, notice="Go on.")
+
+    deliveries.mark_sent(bench.database, first)  # by a sender that had read the ending before
+    deliveries.send_all_again(bench.database, KIND, age=timedelta(hours=1))
+    make_due(bench)
+    assert deliveries.take_due(bench.database, KIND) == []
