@@ -16,19 +16,30 @@ from persistence.records.usage import Usage
 
 
 class ErrorClass(StrEnum):
-    """What went wrong with one attempt of a model request. The remedy for each is in `remedies`."""
+    """What went wrong with one attempt of a model request: stored names. The remedy for each is in `remedies`.
+
+    `TIMEOUT` is one that the provider or a gateway reported; the other four are limits of ours, in the order in which a
+    call meets them. Rows of older versions have `TIMEOUT` for those too.
+    """
 
     AUTH = "auth"
     BILLING = "billing"
     RATE_LIMIT = "rate_limit"
+    UPSTREAM_RATE_LIMIT = "upstream_rate_limit"
     OVERLOADED = "overloaded"
     SERVER_ERROR = "server_error"
     CONNECT = "connect"
-    TIMEOUT = "timeout"
     TLS = "tls"
+    TIMEOUT = "timeout"
+    CONNECT_TIMEOUT = "connect_timeout"
+    FIRST_TOKEN_TIMEOUT = "first_token_timeout"
+    IDLE_TIMEOUT = "idle_timeout"
+    CALL_TIMEOUT = "call_timeout"
     MALFORMED_STREAM = "malformed_stream"
     CONTEXT_OVERFLOW = "context_overflow"
     PAYLOAD_TOO_LARGE = "payload_too_large"
+    OUTPUT_CAP = "output_cap"
+    THINKING_SIGNATURE = "thinking_signature"
     MODEL_NOT_FOUND = "model_not_found"
     CONTENT_POLICY = "content_policy"
     REFUSAL = "refusal"
@@ -36,6 +47,22 @@ class ErrorClass(StrEnum):
     EMPTY = "empty"
     TRUNCATED = "truncated"
     UNKNOWN = "unknown"
+
+    @classmethod
+    def _missing_(cls, value: object) -> ErrorClass:  # noqa: ARG003 - whatever it is
+        """A name that a newer version stored: while versions are mixed, a turn must survive it."""
+        return cls.UNKNOWN
+
+
+# Limits of ours that a call ran into.
+LIMITS_PASSED = frozenset(
+    {
+        ErrorClass.CONNECT_TIMEOUT,
+        ErrorClass.FIRST_TOKEN_TIMEOUT,
+        ErrorClass.IDLE_TIMEOUT,
+        ErrorClass.CALL_TIMEOUT,
+    }
+)
 
 
 class PerdureError(Exception):

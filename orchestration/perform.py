@@ -13,7 +13,7 @@ from orchestration import answers, compression, costs, history, room
 from orchestration.carrying import Carried
 from orchestration.context_size import rough_text, rough_tokens, size_of
 from orchestration.decide import PAST_DEADLINE
-from orchestration.errors import CallInterrupted, ConfigError, ErrorClass, ModelError, UnknownTool
+from orchestration.errors import LIMITS_PASSED, CallInterrupted, ConfigError, ModelError, UnknownTool
 from orchestration.ports import ModelClient, ModelRequest, Reply, TimeLimits, ToolContext, ToolSpec
 from orchestration.prompts import system_prompt
 from orchestration.runtime import Runtime
@@ -190,7 +190,7 @@ def _most_tokens(question: _Question) -> int:
 
 def _is_late(outcome: Outcome, carried: Carried) -> bool:
     call = outcome.model_call
-    has_failed = call is not None and call.error == ErrorClass.TIMEOUT and outcome.ending is None
+    has_failed = call is not None and call.error in LIMITS_PASSED and outcome.ending is None
     return has_failed and carried.seconds_left < _LEAST_CALL_S
 
 

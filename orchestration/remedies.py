@@ -17,9 +17,10 @@ LONGEST_WAIT_S = 3600.0
 class Remedy:
     """What one class of error is good for.
 
-    `retries`: another attempt at the same model can help. `compresses`: a smaller request can. `falls_back`: another
-    model of the chain can. `most_attempts` bounds the attempts at one model while another is left, where waiting for
-    this one rarely pays. `exit_reason` ends the turn when nothing is left.
+    `retries`: another attempt at the same model, after a pause, can help. `compresses`: a smaller request can. `rotates`:
+    another credential of the same provider can. `falls_back`: another model of the chain can. `most_attempts` bounds the
+    attempts at one model while another is left, where waiting for this one rarely pays. `exit_reason` ends the turn when
+    nothing is left.
     """
 
     retries: bool
@@ -27,24 +28,36 @@ class Remedy:
     falls_back: bool = True
     most_attempts: int | None = None
     compresses: bool = False
+    rotates: bool = False
 
 
 _FAILED = ExitReason.PROVIDER_FAILED
 # A provider that is overloaded or does not answer stays so for longer than a turn should wait beside an idle fallback.
 _SOON = 2
+# An answer that took too long once takes too long again, and is paid for again.
+_AT_ONCE = 1
 
 REMEDIES: dict[ErrorClass, Remedy] = {
-    ErrorClass.AUTH: Remedy(False, _FAILED),
-    ErrorClass.BILLING: Remedy(False, _FAILED),
-    ErrorClass.RATE_LIMIT: Remedy(True, ExitReason.RATE_LIMITED),
+    ErrorClass.AUTH: Remedy(False, _FAILED, rotates=True),
+    ErrorClass.BILLING: Remedy(False, _FAILED, rotates=True),
+    ErrorClass.RATE_LIMIT: Remedy(True, ExitReason.RATE_LIMITED, rotates=True),
+    # Whoever stands behind the gateway is limited, for every key of ours.
+    ErrorClass.UPSTREAM_RATE_LIMIT: Remedy(True, ExitReason.RATE_LIMITED, most_attempts=_SOON),
     ErrorClass.OVERLOADED: Remedy(True, _FAILED, most_attempts=_SOON),
     ErrorClass.SERVER_ERROR: Remedy(True, _FAILED),
     ErrorClass.CONNECT: Remedy(True, _FAILED, most_attempts=_SOON),
-    ErrorClass.TIMEOUT: Remedy(True, _FAILED, most_attempts=_SOON),
     ErrorClass.TLS: Remedy(False, _FAILED),
+    ErrorClass.TIMEOUT: Remedy(True, _FAILED, most_attempts=_SOON),
+    ErrorClass.CONNECT_TIMEOUT: Remedy(True, _FAILED, most_attempts=_SOON),
+    ErrorClass.FIRST_TOKEN_TIMEOUT: Remedy(True, _FAILED, most_attempts=_SOON),
+    # It was at work on the answer: like a stream that breaks off.
+    ErrorClass.IDLE_TIMEOUT: Remedy(True, _FAILED),
+    ErrorClass.CALL_TIMEOUT: Remedy(True, _FAILED, most_attempts=_AT_ONCE),
     ErrorClass.MALFORMED_STREAM: Remedy(True, _FAILED),
     ErrorClass.CONTEXT_OVERFLOW: Remedy(False, ExitReason.CONTEXT_OVERFLOW, compresses=True),
     ErrorClass.PAYLOAD_TOO_LARGE: Remedy(False, ExitReason.CONTEXT_OVERFLOW, compresses=True),
+    ErrorClass.OUTPUT_CAP: Remedy(False, _FAILED),
+    ErrorClass.THINKING_SIGNATURE: Remedy(False, _FAILED),
     ErrorClass.MODEL_NOT_FOUND: Remedy(False, _FAILED),
     ErrorClass.CONTENT_POLICY: Remedy(False, ExitReason.REFUSED),
     ErrorClass.REFUSAL: Remedy(False, ExitReason.REFUSED),

@@ -33,6 +33,13 @@ _NOT_SENT = (
     httpx2.InvalidURL,
 )
 
+_TIMEOUTS = {
+    Limit.CONNECT: ErrorClass.CONNECT_TIMEOUT,
+    Limit.FIRST_TOKEN: ErrorClass.FIRST_TOKEN_TIMEOUT,
+    Limit.IDLE: ErrorClass.IDLE_TIMEOUT,
+    Limit.CALL: ErrorClass.CALL_TIMEOUT,
+}
+
 
 class Malformed(Exception):
     """What came is no answer; the text says what was wrong with it."""
@@ -137,7 +144,7 @@ def _number(text: str | None) -> float | None:
 
 def _what_happened(error: Exception, watch: CallWatch, *, is_answering: bool) -> tuple[ErrorClass, str]:
     if watch.passed is not None:
-        return ErrorClass.TIMEOUT, watch.sentence
+        return _TIMEOUTS[watch.passed], watch.sentence
     if isinstance(error, Reported):
         return classify(None, error.detail, str(error)), str(error)
     if isinstance(error, Malformed):
@@ -156,8 +163,10 @@ def _what_happened(error: Exception, watch: CallWatch, *, is_answering: bool) ->
 def _of_transport(error: Exception) -> tuple[ErrorClass, str]:
     causes = list(_chain(error))
     text = _innermost(error)
+    if any(isinstance(one, httpx2.ConnectTimeout | httpx2.PoolTimeout) for one in causes):
+        return ErrorClass.CONNECT_TIMEOUT, text
     if any(isinstance(one, httpx2.TimeoutException) for one in causes):
-        return ErrorClass.TIMEOUT, text
+        return ErrorClass.FIRST_TOKEN_TIMEOUT, text
     if any(isinstance(one, ssl.SSLError) and not isinstance(one, ssl.SSLEOFError) for one in causes):
         return ErrorClass.TLS, text
     if any(isinstance(one, httpx2.RequestError) for one in causes):

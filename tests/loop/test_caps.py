@@ -30,7 +30,7 @@ USED = Usage(10_000, 1_000)
 TWO_CENTS = Decimal("0.02")
 BILLED = ModelError(ErrorClass.MALFORMED_STREAM, "broken off", status=200, usage=USED)
 _NO_TIME = timedelta(0)
-TIMED_OUT = ModelError(ErrorClass.TIMEOUT, "no token")
+TIMED_OUT = ModelError(ErrorClass.CALL_TIMEOUT, "no whole answer")
 THROTTLED = ModelError(ErrorClass.RATE_LIMIT, "429", status=429)
 
 

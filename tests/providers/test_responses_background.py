@@ -263,7 +263,7 @@ def test_to_end_an_answer_takes_no_longer_than_a_stop_may() -> None:
             asked.interrupt(Started("resp_1"))
         took = time.monotonic() - started_at
 
-    assert caught.value.error is ErrorClass.TIMEOUT
+    assert caught.value.error is ErrorClass.CALL_TIMEOUT
     assert took < 3.0
 
 
@@ -304,7 +304,7 @@ def test_the_one_attempt_ends_at_the_limit_of_the_call(provider: ScriptedProvide
     with background(provider.url) as asked, pytest.raises(ModelError) as caught:
         ask(asked, model=model, limits=TimeLimits(5, 5, 5, 0.8))
 
-    assert caught.value.error is ErrorClass.TIMEOUT
+    assert caught.value.error is ErrorClass.CALL_TIMEOUT
     assert "no whole answer within 0.8 s" in str(caught.value)
 
 
@@ -342,4 +342,4 @@ def test_a_server_that_hangs_is_given_up_at_its_limit(provider: ScriptedProvider
     with background(provider.url) as asked, pytest.raises(ModelError) as caught:
         ask(asked, model=model, limits=TimeLimits(5, 0.4, 5, 5))
 
-    assert caught.value.error is ErrorClass.TIMEOUT
+    assert caught.value.error is ErrorClass.FIRST_TOKEN_TIMEOUT

@@ -19,6 +19,15 @@ def test_every_class_of_error_has_its_row() -> None:
     assert set(REMEDIES) == set(ErrorClass)
 
 
+def test_a_name_that_an_older_or_a_newer_version_stored_is_understood() -> None:
+    assert ErrorClass("timeout") is ErrorClass.TIMEOUT
+    assert ErrorClass("of a version to come") is ErrorClass.UNKNOWN
+
+
+def test_another_credential_is_tried_where_the_error_is_that_of_one() -> None:
+    assert {e for e, r in REMEDIES.items() if r.rotates} == {ErrorClass.AUTH, ErrorClass.BILLING, ErrorClass.RATE_LIMIT}
+
+
 def test_no_row_completes_a_turn() -> None:
     assert {r.exit_reason.status for r in REMEDIES.values()} <= {TurnStatus.FAILED, TurnStatus.INCOMPLETE}
 
@@ -29,20 +38,28 @@ def test_no_row_completes_a_turn() -> None:
         (ErrorClass.AUTH, False, ExitReason.PROVIDER_FAILED),
         (ErrorClass.BILLING, False, ExitReason.PROVIDER_FAILED),
         (ErrorClass.RATE_LIMIT, True, ExitReason.RATE_LIMITED),
+        (ErrorClass.UPSTREAM_RATE_LIMIT, True, ExitReason.RATE_LIMITED),
         (ErrorClass.OVERLOADED, True, ExitReason.PROVIDER_FAILED),
         (ErrorClass.SERVER_ERROR, True, ExitReason.PROVIDER_FAILED),
         (ErrorClass.CONNECT, True, ExitReason.PROVIDER_FAILED),
-        (ErrorClass.TIMEOUT, True, ExitReason.PROVIDER_FAILED),
         (ErrorClass.TLS, False, ExitReason.PROVIDER_FAILED),
+        (ErrorClass.TIMEOUT, True, ExitReason.PROVIDER_FAILED),
+        (ErrorClass.CONNECT_TIMEOUT, True, ExitReason.PROVIDER_FAILED),
+        (ErrorClass.FIRST_TOKEN_TIMEOUT, True, ExitReason.PROVIDER_FAILED),
+        (ErrorClass.IDLE_TIMEOUT, True, ExitReason.PROVIDER_FAILED),
+        (ErrorClass.CALL_TIMEOUT, True, ExitReason.PROVIDER_FAILED),
         (ErrorClass.MALFORMED_STREAM, True, ExitReason.PROVIDER_FAILED),
         (ErrorClass.CONTEXT_OVERFLOW, False, ExitReason.CONTEXT_OVERFLOW),
         (ErrorClass.PAYLOAD_TOO_LARGE, False, ExitReason.CONTEXT_OVERFLOW),
+        (ErrorClass.OUTPUT_CAP, False, ExitReason.PROVIDER_FAILED),
+        (ErrorClass.THINKING_SIGNATURE, False, ExitReason.PROVIDER_FAILED),
         (ErrorClass.MODEL_NOT_FOUND, False, ExitReason.PROVIDER_FAILED),
         (ErrorClass.CONTENT_POLICY, False, ExitReason.REFUSED),
         (ErrorClass.REFUSAL, False, ExitReason.REFUSED),
         (ErrorClass.FORMAT_ERROR, False, ExitReason.PROVIDER_FAILED),
         (ErrorClass.EMPTY, True, ExitReason.EMPTY_RESPONSE),
         (ErrorClass.TRUNCATED, True, ExitReason.OUTPUT_TRUNCATED),
+        (ErrorClass.UNKNOWN, True, ExitReason.PROVIDER_FAILED),
     ],
 )
 def test_what_an_error_is_good_for(error: ErrorClass, retries: bool, exit_reason: ExitReason) -> None:

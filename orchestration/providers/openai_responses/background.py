@@ -126,7 +126,7 @@ class ResponsesClient(ProviderClient, BackgroundClient):
         if stop.wait(max(0.0, min(pause_s, left_s))):
             raise CallInterrupted("the model call was stopped")
         if pause_s >= left_s:
-            raise ModelError(ErrorClass.TIMEOUT, f"{self.name}: no whole answer within {limits.call_s:g} s")
+            raise ModelError(ErrorClass.CALL_TIMEOUT, f"{self.name}: no whole answer within {limits.call_s:g} s")
 
     def _give_up(self, started: Started) -> None:
         try:
