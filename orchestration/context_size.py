@@ -94,7 +94,7 @@ def size_of(turn: Turn) -> Size:
 
 
 def _rough_prompt(turn: Turn) -> int:
-    return rough_text(turn.system_prompt or turn.agent.system_prompt)
+    return rough_text(turn.system_prompt)
 
 
 def _rough_since(turn: Turn, seq: int) -> int:

@@ -15,7 +15,7 @@ from orchestration.decide import decide, model_in_use
 from orchestration.perform import end, perform
 from orchestration.runtime import Runtime
 from orchestration.steps import RunTools
-from persistence import checkpoint, leases, turns
+from persistence import checkpoint, leases, system_prompts, turns
 from persistence.database import patiently
 from persistence.errors import InboxGrew, LeaseHeld, LeaseLost, StoreError
 from persistence.records.outcome import Ending, Outcome
@@ -72,6 +72,7 @@ def _claim(turn_id: UUID, runtime: Runtime, *, alone: bool) -> Carried:
             workspace_id=runtime.workspace_id,
             again=next(tries) > 0 and runtime.registry.get(turn_id) is None,
         )
+        turn = system_prompts.restored(runtime.database, turn)
         return Carried(turn, asked_at=asked_at, alone=alone)
 
     return patiently(attempt, give_up=lambda: runtime.registry.is_draining)

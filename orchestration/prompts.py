@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+from uuid import UUID
+
 from persistence.records.turn import Turn
 
 
 def system_prompt(turn: Turn, model: str) -> str:
-    """The session's stored prompt (the agent's, should it have none); on a fallback, a line after it names the model.
+    """The session's stored prompt; on a fallback, a line after it names the model.
 
     The line stands last, so that a fallback that shares the primary's cache still finds the prompt in it.
     """
-    prompt = turn.system_prompt or turn.agent.system_prompt
+    prompt = turn.system_prompt
     if turn.counters.model_index == 0:
         return prompt
     return f"{prompt}\n\nYou are {model}, standing in for another model that could not answer."
+
+
+def prompt_cache_key(session_id: UUID) -> str:
+    """What tells a provider that two requests begin alike: the same for all of a session, and no id of ours."""
+    return hashlib.sha256(b"perdure session " + session_id.bytes).hexdigest()[:32]

@@ -223,5 +223,6 @@ _SENTENCES: Mapping[str, Callable[[Payload], str]] = {
     "tool.ended": lambda p: f"  {p.get('name')} {p.get('status')} ({seconds(p.get('duration_s'))})",
     "steer.applied": lambda p: f"steer {p.get('n')} has joined the turn",
     "steer.not_delivered": lambda p: f"steer {p.get('n')} came too late",
+    "system_prompt.rebuilt": lambda p: f"the session's system prompt was {p.get('was')}, and is built anew",
     "budget.grace": lambda _: "the iterations are spent; one last call, without tools",
 }
