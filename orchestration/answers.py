@@ -17,7 +17,7 @@ from persistence.records.agent import Grace
 from persistence.records.message import Block, Call, CallStatus, Effect, Message, Origin, Result, Role, Text
 from persistence.records.outcome import CallState, ClosedCall, Counters, Ending, Event, ModelCall, Outcome
 from persistence.records.status import ExitReason
-from persistence.records.turn import Turn
+from persistence.records.turn import UNREADABLE, Turn
 
 UNKNOWN = CallStatus.UNKNOWN
 
@@ -105,6 +105,7 @@ class Attempt:
         all_refused = bool(opened) and all(c.is_answered for c in opened)
         remedies["invalid_iterations"] = remedies.get("invalid_iterations", 0) + 1 if all_refused else 0
         remedies.pop("unfit_workers", None)
+        remedies.pop(UNREADABLE, None)
         if self.is_grace:
             remedies["grace_answered"] = 1
         budget = IterationBudget.of(self.turn).consume()

@@ -24,7 +24,7 @@ from persistence.records.agent import Grace
 from persistence.records.message import CallStatus, Effect, Role
 from persistence.records.outcome import CallState, Ending
 from persistence.records.status import ExitReason, WaitingFor
-from persistence.records.turn import Turn
+from persistence.records.turn import UNREADABLE, Turn
 
 # Iterations in a row in which no call could be run, and hand-overs by workers that lack a tool or a provider.
 MAX_INVALID_ITERATIONS = 3
@@ -83,11 +83,8 @@ def _reason_to_stop(turn: Turn, signals: Signals) -> Ending | None:
     counters = turn.counters
     if turn.is_interrupted or signals.is_interrupted:
         return Ending(ExitReason.INTERRUPTED_BY_USER, message="The turn was interrupted on request.")
-    if counters.crash_streak >= turn.agent.max_crashes:
-        return Ending(
-            ExitReason.WORKER_LOST,
-            message=f"The worker was lost {counters.crash_streak} times while it carried this turn.",
-        )
+    if counters.crash_streak >= turn.max_crashes:
+        return _lost_too_often(turn)
     if turn.is_past_deadline:
         return PAST_DEADLINE
     if turn.calls:
@@ -98,6 +95,15 @@ def _reason_to_stop(turn: Turn, signals: Signals) -> Ending | None:
             message=f"The model asked {MAX_INVALID_ITERATIONS} times running for calls that cannot be run.",
         )
     return costs.spent_up(turn)
+
+
+def _lost_too_often(turn: Turn) -> Ending:
+    unreadable = turn.counters.remedies.get(UNREADABLE, 0)
+    if unreadable:
+        message = f"The turn could not be loaded {_times(unreadable)}: the log of its workers says why."
+        return Ending(ExitReason.INTERNAL_ERROR, message=message)
+    lost = _times(turn.counters.crash_streak)
+    return Ending(ExitReason.WORKER_LOST, message=f"The worker was lost {lost} while it carried this turn.")
 
 
 def _may_leave(turn: Turn, signals: Signals) -> bool:
@@ -162,11 +168,15 @@ def _other_worker(turn: Turn) -> Step:
 def _give_up(turn: Turn, error: ErrorClass, exit_reason: ExitReason) -> Ending:
     if turn.counters.grace_used:
         return Ending(ExitReason.BUDGET_EXHAUSTED, output_text=budget_sentence(turn))
-    times = "once" if turn.counters.attempts == 1 else f"{turn.counters.attempts} times"
+    times = _times(turn.counters.attempts)
     chain = " It was the last of the agent's chain." if turn.counters.model_index else ""
     return Ending(
         exit_reason, message=f"The model {model_in_use(turn)} failed {times}; the last error was {error}.{chain}"
     )
+
+
+def _times(n: int) -> str:
+    return "once" if n == 1 else f"{n} times"
 
 
 def _is_full(turn: Turn, why: Why) -> Ending:

@@ -25,7 +25,7 @@ def interrupt(database: Database, turn_id: UUID) -> TurnStatus:
         status = interrupts.stamp(database, turn_id)
         if status not in (TurnStatus.QUEUED, TurnStatus.WAITING):
             return status
-        turn = turns.load(database, turn_id)
+        turn = turns.outline(database, turn_id)
         if turn.status not in (TurnStatus.QUEUED, TurnStatus.WAITING):
             continue
         try:

@@ -15,9 +15,9 @@ from orchestration.decide import decide, model_in_use
 from orchestration.perform import end, perform
 from orchestration.runtime import Runtime
 from orchestration.steps import RunTools
-from persistence import checkpoint, leases, system_prompts, turns
+from persistence import checkpoint, claims, leases, system_prompts
 from persistence.database import patiently
-from persistence.errors import InboxGrew, LeaseHeld, LeaseLost, StoreError
+from persistence.errors import InboxGrew, LeaseHeld, LeaseLost, NeedsNewerWorker, StoreError, Unreadable
 from persistence.records.outcome import Ending, Outcome
 from persistence.records.status import ExitReason
 from persistence.records.turn import Turn
@@ -62,7 +62,7 @@ def _claim(turn_id: UUID, runtime: Runtime, *, alone: bool) -> Carried:
 
     def attempt() -> Carried:
         asked_at = time.monotonic()
-        turn = turns.claim(
+        turn = claims.claim(
             runtime.database,
             turn_id,
             worker=runtime.worker,
@@ -75,7 +75,14 @@ def _claim(turn_id: UUID, runtime: Runtime, *, alone: bool) -> Carried:
         turn = system_prompts.restored(runtime.database, turn)
         return Carried(turn, asked_at=asked_at, alone=alone)
 
-    return patiently(attempt, give_up=lambda: runtime.registry.is_draining)
+    try:
+        return patiently(attempt, give_up=lambda: runtime.registry.is_draining)
+    except NeedsNewerWorker as error:
+        log.warning("turn.needs_newer_worker", extra={"turn_id": str(turn_id), "reason": str(error)})
+        raise
+    except Unreadable:
+        log.exception("turn.unreadable", extra={"turn_id": str(turn_id)})
+        raise
 
 
 def advance(turn: Turn, carried: Carried, runtime: Runtime) -> Turn:

@@ -2,6 +2,8 @@
 
 StoreError
 ├── LeaseHeld           the turn is not ours to take: leave quietly
+│   ├── NeedsNewerWorker   it is written in a format of a later version: it stays queued, say so
+│   └── Unreadable         it could not be loaded here and was given back: the log says why
 ├── LeaseLost           somebody else owns the turn now: stop, write nothing
 ├── InboxGrew           something arrived for the turn that the outcome did not know of: decide again
 ├── DatabaseUnavailable no answer, or one that says try again: the statement may or may not have been committed
@@ -20,6 +22,14 @@ class StoreError(Exception):
 
 class LeaseHeld(StoreError):
     """Not queued, not its session's next, or kept for another worker."""
+
+
+class NeedsNewerWorker(LeaseHeld):
+    """The turn, or one of its session, was written by a later version."""
+
+
+class Unreadable(LeaseHeld):
+    """The turn was claimed, and given back because it cannot be loaded. So many such losses end it."""
 
 
 class LeaseLost(StoreError):

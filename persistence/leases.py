@@ -67,7 +67,7 @@ _BOOKED = """booked AS (
     split_part(asked.model, ':', 1), substr(asked.model, strpos(asked.model, ':') + 1), 'outcome_unknown'
   FROM back JOIN agents a ON a.id = back.agent_id, LATERAL (SELECT coalesce(
     CASE WHEN back.model_index > 0 THEN coalesce(settings -> 'fallbacks' ->> (back.model_index - 1),
-      settings -> 'fallbacks' ->> -1) END, settings ->> 'model') AS model) asked
+      settings -> 'fallbacks' ->> -1) END, settings ->> 'model', 'unknown:unknown') AS model) asked
   WHERE NOT in_tool
 )"""
 

@@ -11,7 +11,7 @@ from psycopg.errors import DataError
 from persistence.database import Database
 from persistence.errors import Refused
 from persistence.records.message import Hit, Message, Role
-from persistence.turns import to_message
+from persistence.turns import to_message_for_reading
 
 # The words of a block, whatever it is. Postgres does the matching: its engine for patterns does not run away, and a
 # statement has a time limit.
@@ -53,4 +53,4 @@ class Past:
     def page(self, from_seq: int, *, limit: int) -> Sequence[Message]:
         """Up to `limit` messages from number `from_seq` on."""
         params = {"session_id": self.session_id, "from_seq": from_seq, "limit": limit}
-        return [to_message(r) for r in self.database.rows(_PAGE, params)]
+        return [to_message_for_reading(r) for r in self.database.rows(_PAGE, params)]

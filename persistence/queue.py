@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
+from persistence.claims import CLAIMABLE
 from persistence.database import Statements
-from persistence.turns import CLAIMABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ _ROOM = """
 SELECT
   (SELECT coalesce(sum(greatest(slots - busy, 0)), 0) FROM workers
     WHERE seen_at > now() - interval '15 seconds' AND %(queue)s = ANY (string_to_array(queues, ','))) AS free,
-  (SELECT count(*) FROM turns WHERE status = 'queued' AND queue = %(queue)s AND dispatched_at IS NOT NULL) AS waiting"""
+  (SELECT count(*) FROM turns WHERE status = 'queued' AND queue = %(queue)s AND dispatched_at <= now()) AS waiting"""
 
 _DUE = """
 WITH due AS (

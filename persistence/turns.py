@@ -1,65 +1,38 @@
-"""Claim a turn and load it as its owner holds it; read one for people."""
+"""Load a turn, as its owner holds it or as far as its end needs it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import timedelta
+from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 from uuid import UUID
 
-from psycopg.errors import UniqueViolation
-
 from persistence.database import Database, Row
-from persistence.errors import LeaseHeld, LeaseLost, NotFound
+from persistence.errors import NotFound
 from persistence.records.agent import AgentSettings
 from persistence.records.compression import Compression, Weight, shown
-from persistence.records.message import CallStatus, Effect, Message, Origin, Role, content_from_json
+from persistence.records.message import (
+    Block,
+    CallStatus,
+    Effect,
+    Message,
+    Origin,
+    Role,
+    content_for_reading,
+    content_from_json,
+)
 from persistence.records.outcome import CallState, Counters
 from persistence.records.spending import Spending
 from persistence.records.status import ExitReason, TurnStatus
 from persistence.records.turn import Turn
 from persistence.records.usage import Usage
 
-# A turn that never started waits for its session's live turn and for the older ones.
-CLAIMABLE = """status = 'queued' AND (started_at IS NOT NULL OR NOT EXISTS (
-    SELECT FROM turns o WHERE o.session_id = t.session_id AND o.id <> t.id AND o.exit_reason IS NULL
-      AND (o.started_at IS NOT NULL OR (o.created_at, o.id) < (t.created_at, t.id))))"""
-
-_CLAIM = f"""
-WITH claimed AS (
-  UPDATE turns t SET
-    status = 'running', fencing_token = fencing_token + 1, worker = %(worker)s,
-    lease_expires_at = now() + %(lease)s, hand_back_at = now() + %(slice)s,
-    last_seq = CASE WHEN started_at IS NULL
-      THEN 1 + coalesce((SELECT max(seq) FROM messages m WHERE m.session_id = t.session_id), 0) ELSE last_seq END,
-    deadline = CASE WHEN started_at IS NULL AND deadline IS NULL
-      THEN now() + (SELECT make_interval(secs => (settings ->> 'deadline_s')::float) FROM agents a WHERE a.id = t.agent_id)
-      ELSE deadline END,
-    started_at = coalesce(started_at, now()), event_seq = event_seq + 1
-  WHERE id = %(id)s AND ({CLAIMABLE} OR %(again)s AND status = 'running' AND worker = %(worker)s)
-    AND (NOT is_suspect OR %(alone)s)
-    AND EXISTS (SELECT FROM sessions s WHERE s.id = t.session_id
-      AND (s.workspace_id IS NULL OR s.workspace_id = %(workspace)s::text))
-  RETURNING *
-), first_message AS (
-  INSERT INTO messages (session_id, seq, turn_id, iteration, role, origin, content)
-  SELECT session_id, last_seq, id, 0, 'user', 'user', input FROM claimed
-  WHERE started_at = now() -- set by this very statement: the first claim
-), rooted AS (
-  UPDATE sessions s SET workspace_id = %(workspace)s::text FROM claimed
-  WHERE s.id = claimed.session_id AND s.workspace_id IS NULL AND %(workspace)s::text IS NOT NULL
-), told AS (
-  INSERT INTO events (turn_id, seq, type, payload)
-  SELECT id, event_seq, 'turn.claimed', json_build_object('worker', worker, 'fencing_token', fencing_token) FROM claimed
-)
-SELECT fencing_token FROM claimed"""
-
 # No `t.*`: a prepared statement fails for good once a migration has added a column, while old workers still run.
 _ROW = """
 SELECT t.id, t.session_id, t.tenant_id, t.queue, t.status, t.exit_reason, t.fencing_token, t.position, t.last_seq,
-  t.inbox_n, t.resumes, t.crash_count, t.iterations_max, t.max_tokens_total, t.max_cost_usd, t.iterations_used,
+  t.inbox_n, t.resumes, t.crash_count, t.max_crashes, t.iterations_max, t.max_tokens_total, t.max_cost_usd, t.iterations_used,
   t.grace_used, t.attempts, t.last_error, t.retry_after_s, t.model_index, t.remedies, t.crash_streak, t.is_suspect,
   t.input_tokens, t.output_tokens, t.cache_read_tokens, t.cache_write_tokens, t.reasoning_tokens, t.cost_usd,
   t.unpriced_attempts, t.unknown_attempts, t.estimated_tokens, t.estimated_cost_usd,
@@ -93,63 +66,68 @@ _CALLS = """
 SELECT call_id, n, name, effect, is_parallel, status, started_token, result FROM tool_calls
 WHERE turn_id = %(id)s AND call_id = ANY (%(calls)s::text[]) ORDER BY n"""
 
+# The same without a look at the messages: all calls of the iteration in which some wait for their own answer or a
+# sibling's.
+_LEFT_CALLS = """
+SELECT call_id, n, name, effect, is_parallel, status, started_token, result FROM tool_calls
+WHERE turn_id = %(id)s AND iteration = (SELECT max(iteration) FROM tool_calls
+  WHERE turn_id = %(id)s AND (status IN ('open', 'started') OR result IS NOT NULL)) ORDER BY n"""
 
-def claim(
-    database: Database,
-    turn_id: UUID,
-    *,
-    worker: str,
-    lease: timedelta,
-    slice_: timedelta,
-    alone: bool = False,
-    workspace_id: str | None = None,
-    again: bool = False,
-) -> Turn:
-    """Take a queued turn for this worker and load it. A claim makes every older lease stale.
+_NEWEST = """
+SELECT seq, turn_id, iteration, role, origin, content, wire FROM messages
+WHERE session_id = %(session_id)s AND turn_id = %(id)s ORDER BY seq DESC LIMIT 1"""
 
-    The first claim appends the request to the session's messages. `alone` also takes a suspect (a turn that was taken
-    back in the middle of a tool call), which only a process that carries nothing else may do. `workspace_id` names the
-    worker's workspace root: a session stays with the root that it began in. `again` also takes what a claim of this
-    very worker has taken whose answer was lost; nobody else in the process may be at that turn.
-
-    Raises LeaseHeld when the turn is not queued, is not its session's next, is a suspect and we are not alone, or has
-    its files elsewhere;
-    LeaseLost when it was taken from us before it was loaded.
-    """
-    params = {
-        "id": turn_id,
-        "worker": worker,
-        "lease": lease,
-        "slice": slice_,
-        "alone": alone,
-        "workspace": workspace_id,
-        "again": again,
-    }
-    try:
-        row = database.one_or_none(_CLAIM, params)
-    except UniqueViolation as error:  # another turn of the session was claimed at the same instant
-        raise LeaseHeld(f"turn {turn_id} waits for another turn of its session") from error
-    if row is None:
-        raise LeaseHeld(f"turn {turn_id} cannot be claimed now")
-    turn = load(database, turn_id)
-    if turn.fencing_token != row["fencing_token"]:  # we were frozen: what we look at is somebody else's by now
-        raise LeaseLost(f"turn {turn_id} was taken away at once")
-    return turn
+# Stands for settings that cannot be read: nothing is asked of a model in their name.
+_UNREADABLE = AgentSettings("unreadable", "unreadable:unreadable")
 
 
 def load(database: Database, turn_id: UUID) -> Turn:
-    """The turn as it stands, whoever carries it. Raises NotFound."""
+    """The turn as it stands, whoever carries it. Raises NotFound; what cannot be read is no StoreError."""
+    row = _row(database, turn_id)
+    compression = _compression(database, row["session_id"])
+    messages, hidden_call_ids = _seen(database, row["session_id"], compression)
+    return replace(
+        _to_turn(row, _agent(row["settings"])),
+        messages=shown(messages, row["remedies"]),
+        calls=_open_calls(database, row["id"], messages),
+        compression=compression,
+        hidden_call_ids=hidden_call_ids,
+        weight=_weight(database, messages),
+    )
+
+
+def outline(database: Database, turn_id: UUID) -> Turn:
+    """The turn without its history, nor settings that cannot be read: enough to end it. Raises NotFound.
+
+    Of its messages only the newest is there, and that only as an answer of the model: it may be the final one.
+    """
+    row = _row(database, turn_id)
+    newest = _newest_answer(database, row)
+    messages = () if newest is None else (newest,)
+    calls = tuple(_to_call(r) for r in database.rows(_LEFT_CALLS, {"id": turn_id}))
+    return replace(
+        _to_turn(row, _agent_or_none(row["settings"]) or _UNREADABLE),
+        messages=messages,
+        calls=calls,
+        weight=_weight(database, messages),
+    )
+
+
+def _row(database: Database, turn_id: UUID) -> Row:
     row = database.one_or_none(_ROW, {"id": turn_id})
     if row is None:
         raise NotFound(f"there is no turn {turn_id}; `perdure list` shows those that exist")
-    compression = _compression(database, row["session_id"])
-    messages, hidden_call_ids = _seen(database, row["session_id"], compression)
+    return row
+
+
+def _to_turn(row: Row, agent: AgentSettings) -> Turn:
+    """What the row says; the history is the caller's to add."""
     return Turn(
         id=row["id"],
         session_id=row["session_id"],
         tenant_id=row["tenant_id"],
         queue=row["queue"],
-        agent=_agent(row["settings"]),
+        agent=agent,
         system_prompt=row["system_prompt"] or "",
         status=TurnStatus(row["status"]),
         exit_reason=ExitReason(row["exit_reason"]) if row["exit_reason"] else None,
@@ -167,26 +145,45 @@ def load(database: Database, turn_id: UUID) -> Turn:
         is_interrupted=row["is_interrupted"],
         is_slice_over=row["is_slice_over"],
         is_past_deadline=row["is_past_deadline"],
-        messages=shown(messages, row["remedies"]),
-        calls=_open_calls(database, row["id"], messages),
+        messages=(),
+        calls=(),
         crash_count=row["crash_count"],
+        max_crashes=row["max_crashes"],
         claimed_position=row["position"],
-        compression=compression,
-        hidden_call_ids=hidden_call_ids,
-        weight=_weight(database, messages),
         spending=spending_of(row),
         deadline_in_s=row["deadline_in_s"],
     )
 
 
+def _newest_answer(database: Database, row: Row) -> Message | None:
+    """The newest message of the turn, if it is an answer of the model."""
+    found = database.one_or_none(_NEWEST, {"session_id": row["session_id"], "id": row["id"]})
+    if found is None or found["role"] != Role.ASSISTANT:
+        return None
+    try:
+        return to_message(found)
+    except Exception:  # noqa: BLE001 (whatever is wrong with it must not keep the turn from its end)
+        return Message(found["seq"], row["id"], found["iteration"], Role.USER, Origin.NOTICE, ())
+
+
 def to_message(row: Row) -> Message:
+    """Raises ValueError, or what else a block raises that this version cannot read."""
+    return _to_message(row, content_from_json(row["content"]))
+
+
+def to_message_for_reading(row: Row) -> Message:
+    """The same, with blocks that cannot be read as they are stored."""
+    return _to_message(row, content_for_reading(row["content"]))
+
+
+def _to_message(row: Row, content: tuple[Block, ...]) -> Message:
     return Message(
         seq=row["seq"],
         turn_id=row["turn_id"],
         iteration=row["iteration"],
         role=Role(row["role"]),
         origin=Origin(row["origin"]),
-        content=content_from_json(row["content"]),
+        content=content,
         wire=row["wire"],
     )
 
@@ -245,18 +242,19 @@ def _open_calls(database: Database, turn_id: UUID, messages: Sequence[Message]) 
     if newest is None or newest.role is not Role.ASSISTANT or not newest.calls or newest.turn_id != turn_id:
         return ()
     rows = database.rows(_CALLS, {"id": turn_id, "calls": [c.id for c in newest.calls]})
-    return tuple(
-        CallState(
-            call_id=r["call_id"],
-            n=r["n"],
-            name=r["name"],
-            effect=Effect(r["effect"]),
-            is_parallel=r["is_parallel"],
-            status=CallStatus(r["status"]),
-            started_token=r["started_token"],
-            result=r["result"],
-        )
-        for r in rows
+    return tuple(_to_call(r) for r in rows)
+
+
+def _to_call(row: Row) -> CallState:
+    return CallState(
+        call_id=row["call_id"],
+        n=row["n"],
+        name=row["name"],
+        effect=Effect(row["effect"]),
+        is_parallel=row["is_parallel"],
+        status=CallStatus(row["status"]),
+        started_token=row["started_token"],
+        result=row["result"],
     )
 
 
@@ -279,7 +277,8 @@ def _agent(settings: str) -> AgentSettings:
     return AgentSettings.from_json(json.loads(settings))
 
 
-def is_suspect(database: Database, turn_id: UUID) -> bool:
-    """Whether the turn is queued and must be carried alone."""
-    row = database.one_or_none("SELECT is_suspect, status FROM turns WHERE id = %(id)s", {"id": turn_id})
-    return row is not None and row["is_suspect"] and row["status"] == TurnStatus.QUEUED
+def _agent_or_none(settings: str) -> AgentSettings | None:
+    try:
+        return _agent(settings)
+    except Exception:  # noqa: BLE001 (as above)
+        return None

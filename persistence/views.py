@@ -15,7 +15,7 @@ from persistence.records.message import Message
 from persistence.records.spending import Spending
 from persistence.records.status import ExitReason, TurnStatus
 from persistence.records.usage import Usage
-from persistence.turns import spending_of, to_message, usage_of
+from persistence.turns import spending_of, to_message_for_reading, usage_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def history(database: Database, some_id: UUID) -> Iterator[MessageView]:
             {"id": session["id"]},
         )
     )
-    return (MessageView(to_message(r), r["is_compressed"], open_calls) for r in rows)
+    return (MessageView(to_message_for_reading(r), r["is_compressed"], open_calls) for r in rows)
 
 
 def workers(database: Database) -> list[WorkerView]:

@@ -13,7 +13,7 @@ from celery.worker.request import Request
 
 from orchestration import loop
 from orchestration.errors import PerdureError
-from persistence import turns, views
+from persistence import claims, views
 from persistence.database import patiently
 from persistence.errors import DatabaseUnavailable, DuplicateTurn, LeaseHeld, LeaseLost, NotFound, StoreError
 from persistence.ids import parse_id
@@ -117,7 +117,7 @@ def _after(task: Task[..., Any], turn: Turn) -> None:
 
 def _is_queued(turn_id: UUID) -> bool:
     try:
-        return turns.is_suspect(process.parts().runtime.database, turn_id)
+        return claims.is_suspect(process.parts().runtime.database, turn_id)
     except DatabaseUnavailable:
         return False  # nobody can claim it now
 
@@ -126,7 +126,7 @@ def _leave(task: Task[..., Any], turn_id: UUID) -> None:
     """The wake was not for us. It must not read as the end of the turn, and not as a new start after it."""
     parts = process.parts()
     try:
-        if not parts.registry.is_draining and turns.is_suspect(parts.runtime.database, turn_id):
+        if not parts.registry.is_draining and claims.is_suspect(parts.runtime.database, turn_id):
             solo.children.carry(turn_id, partial(_is_queued, turn_id))
         view = views.turn(parts.runtime.database, turn_id)
     except (NotFound, DatabaseUnavailable) as error:

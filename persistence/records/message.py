@@ -215,6 +215,18 @@ def content_from_json(data: list[Json]) -> tuple[Block, ...]:
     return tuple(block_from_json(b) for b in data)
 
 
+def content_for_reading(data: list[Json]) -> tuple[Block, ...]:
+    """The same for whoever only looks: a block that this version cannot read is shown as it is stored."""
+    return tuple(_block_for_reading(b) for b in data)
+
+
+def _block_for_reading(data: Json) -> Block:
+    try:
+        return block_from_json(data)
+    except (ValueError, LookupError, TypeError):
+        return Opaque(Native("unknown", data))
+
+
 def _with_native(plain: Json, native: Native | None) -> Json:
     if native is not None:
         plain["native"] = {"provider": native.provider, "data": native.data}

@@ -14,6 +14,9 @@ from persistence.records.spending import Spending
 from persistence.records.status import ExitReason, TurnStatus
 from persistence.records.usage import Usage
 
+# Among the counters of remedies: how often the turn was claimed and could not be loaded.
+UNREADABLE = "unreadable"
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -50,6 +53,7 @@ class Turn:
     has_rested: bool = False
     claimed_position: int = 0
     crash_count: int = 0
+    max_crashes: int = 3
     compression: Compression | None = None
     hidden_call_ids: frozenset[str] = frozenset()
     weight: Weight | None = None

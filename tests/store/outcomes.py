@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from persistence import checkpoint, turns
+from persistence import checkpoint, claims
 from persistence.database import Database
 from persistence.records.message import Block, Call, CallStatus, Effect, Message, Origin, Result, Role, Text
 from persistence.records.outcome import CallState, ClosedCall, Counters, Ending, Event, ModelCall, News, Outcome
@@ -23,7 +23,7 @@ USED = Usage(10, 2, 3, 4, 1)
 
 def claim(database: Database, turn_id: UUID, worker: str = "worker-1", **how: Any) -> Turn:
     defaults: dict[str, Any] = {"lease": LEASE, "slice_": SLICE}
-    return turns.claim(database, turn_id, worker=worker, **(defaults | how))
+    return claims.claim(database, turn_id, worker=worker, **(defaults | how))
 
 
 def claimed(bench: Bench, **settings: Any) -> Turn:

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from persistence import turns
+from persistence import claims, turns
 from persistence.database import Database
 from persistence.errors import LeaseHeld, LeaseLost, NotFound
 from persistence.records.message import Origin, Role
@@ -139,7 +139,7 @@ def test_a_suspect_is_left_to_a_worker_that_carries_nothing_else(bench: Bench) -
     store(bench, turn, Outcome(turn.counters))
     assert bench.database.rows("UPDATE turns SET is_suspect = true WHERE id = %(id)s RETURNING 1", {"id": turn.id})
     bench.kill_owner(turn.id)
-    assert turns.is_suspect(bench.database, turn.id)
+    assert claims.is_suspect(bench.database, turn.id)
 
     with pytest.raises(LeaseHeld):
         claim(bench.database, turn.id)
