@@ -15,7 +15,7 @@ from orchestration.context_size import rough_text, rough_tokens, size_of
 from orchestration.decide import PAST_DEADLINE
 from orchestration.errors import LIMITS_PASSED, CallInterrupted, ConfigError, ModelError, UnknownTool
 from orchestration.ports import ModelClient, ModelRequest, Reply, TimeLimits, ToolContext, ToolSpec
-from orchestration.prompts import system_prompt
+from orchestration.prompts import prompt_cache_key, system_prompt
 from orchestration.runtime import Runtime
 from orchestration.steps import (
     Backoff,
@@ -111,6 +111,7 @@ def _call_model(step: CallModel, turn: Turn, carried: Carried, runtime: Runtime)
         may_call_tools=not step.is_grace or agent.grace == "tools",
         max_output_tokens=agent.max_output_tokens,
         limits=_limits(turn),
+        cache_key=prompt_cache_key(turn.session_id),
     )
     attempt = answers.Attempt(turn, provider, model, step.is_grace)
 

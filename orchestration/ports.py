@@ -48,7 +48,10 @@ class TimeLimits:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One request in neutral words. It is built anew for its provider at every attempt."""
+    """One request in neutral words. It is built anew for its provider at every attempt.
+
+    Requests with one `cache_key` begin alike, as far as they go: those of a session.
+    """
 
     model: str
     system: str
@@ -57,6 +60,7 @@ class ModelRequest:
     may_call_tools: bool = True
     max_output_tokens: int | None = None
     limits: TimeLimits = TimeLimits()
+    cache_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

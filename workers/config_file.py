@@ -41,6 +41,7 @@ class ProviderEntry(_Strict):
     requests_per_minute: _Positive | None = None
     tokens_per_minute: _Positive | None = None
     extra_body: dict[str, Any] = Field(default_factory=dict[str, Any])
+    prompt_cache: bool | None = None
 
     @field_validator("api_keys")
     @classmethod

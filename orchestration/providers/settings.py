@@ -7,6 +7,7 @@ value ever holds one.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -17,6 +18,8 @@ from orchestration.errors import ConfigError
 from persistence.records.usage import Usage
 
 ENV_REFERENCE = "env:"
+# The company's own addresses, those of its regions too.
+_OPENAI_HOST = re.compile(r"([a-z]+\.)?api\.openai\.com")
 
 
 class Api(StrEnum):
@@ -32,7 +35,7 @@ class ProviderSettings:
     """One `[providers.NAME]`.
 
     `base_url` None is the public address of the protocol's own company. `api_keys` may be empty: many local servers
-    want none. What could hold a secret is left out of the repr.
+    want none. `prompt_cache` None is what the protocol's own company takes. What could hold a secret is left out of the repr.
     """
 
     name: str
@@ -43,6 +46,14 @@ class ProviderSettings:
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
+    prompt_cache: bool | None = None
+
+    def sends_cache_key(self, host: str) -> bool:
+        """Whether an OpenAI protocol's key for the prompt cache is sent to `host`.
+
+        Others that imitate the protocol may refuse a field that they do not know, so it is for them to be asked.
+        """
+        return bool(_OPENAI_HOST.fullmatch(host)) if self.prompt_cache is None else self.prompt_cache
 
     def keys(self, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
         """The keys themselves, in order, read from the environment now. Keep them no longer than the client.

@@ -132,14 +132,15 @@ def test_the_anthropic_request_is_what_create_sends() -> None:
 
     def create(url: str) -> None:
         with anthropic.Anthropic(api_key=KEY, base_url=url, max_retries=0, timeout=None) as sdk:
-            use = {"type": "tool_use", "id": "c1", "name": "add", "input": {"a": 1, "b": 2}}
-            result = {"type": "tool_result", "tool_use_id": "c1", "content": "3"}
+            mark = {"cache_control": {"type": "ephemeral"}}
+            use = {"type": "tool_use", "id": "c1", "name": "add", "input": {"a": 1, "b": 2}, **mark}
+            result = {"type": "tool_result", "tool_use_id": "c1", "content": "3", **mark}
             arguments: Any = {
                 "model": "some-model",
                 "max_tokens": 500,
-                "system": [{"type": "text", "text": "Be brief."}],
+                "system": [{"type": "text", "text": "Be brief.", **mark}],
                 "messages": [
-                    {"role": "user", "content": [{"type": "text", "text": "Add."}]},
+                    {"role": "user", "content": [{"type": "text", "text": "Add.", **mark}]},
                     {"role": "assistant", "content": [{"type": "text", "text": "Sure."}, use]},
                     {"role": "user", "content": [result]},
                 ],

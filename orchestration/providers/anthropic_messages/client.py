@@ -28,7 +28,7 @@ def connect(settings: ProviderSettings, keys: tuple[str, ...]) -> ProviderClient
         open_telemetry=False,
     )
     dialect = Dialect(
-        encode=AnthropicEncoder(settings.name, settings.extra_body),
+        encode=AnthropicEncoder(settings.name, settings.extra_body, marks_cache=settings.prompt_cache is not False),
         decoder=partial(AnthropicDecoder, settings.name),
         post=partial(_post, sdk),
         sdk_error=anthropic.AnthropicError,

@@ -7,8 +7,9 @@ https://platform.claude.com/docs/en/api/messages
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from orchestration.ports import ModelRequest, ToolSpec
@@ -23,17 +24,25 @@ from orchestration.providers.wire.encoding import (
     wire_id,
     wire_name,
 )
-from persistence.records.message import Call, Image, Json, Message, Native, Opaque, Result, Role, Text, Thinking
+from persistence.records.message import Block, Call, Image, Json, Message, Native, Opaque, Result, Role, Text, Thinking
 
 # `max_tokens` must be there. Every model since Claude 4 gives more than this.
 DEFAULT_MAX_TOKENS = 16_384
+
+# Up to where the provider may keep a prompt and find it again: the API takes four such marks, the system prompt's and
+# those of the newest messages. https://platform.claude.com/docs/en/build-with-claude/prompt-caching
+_MARK: Json = {"cache_control": {"type": "ephemeral"}}
+_MARK_BYTES = b"," + encode(_MARK)[1:-1]
+_MARKED_MESSAGES = 3
+_END_OF_MESSAGE = b"}]}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
     """The blocks of one message in bytes, joined by commas, without the brackets around them.
 
-    `alone` is the whole message where there is nothing to join and nothing to order: the common case.
+    `alone` is the whole message where there is nothing to join and nothing to order: the common case. Its last block
+    `may_be_marked`, unless it is of a type that we do not know.
     """
 
     is_assistant: bool
@@ -41,14 +50,20 @@ class _Piece:
     alone: bytes = b""
     results: tuple[tuple[str, bytes], ...] = ()
     call_ids: tuple[str, ...] = ()
+    may_be_marked: bool = True
 
 
 class AnthropicEncoder:
-    """Encodes for one provider. Thread-safe; keeps the bytes of every message that is alive."""
+    """Encodes for one provider. Thread-safe; keeps the bytes of every message that is alive.
 
-    def __init__(self, provider: str, extra_body: Mapping[str, Any]) -> None:
+    `marks_cache` puts marks for the provider's prompt cache on the system prompt and the newest messages, unless
+    `extra_body` has one of its own: then the API marks by itself.
+    """
+
+    def __init__(self, provider: str, extra_body: Mapping[str, Any], *, marks_cache: bool = False) -> None:
         self._provider = provider
         self._extra = dict(extra_body)
+        self._marks_cache = marks_cache and "cache_control" not in self._extra
         self._piece = PieceCache(self._encode)
         self._tools = ToolCache(_tool)
 
@@ -61,7 +76,8 @@ class AnthropicEncoder:
         }
         if request.tools and not request.may_call_tools:
             fields["tool_choice"] = {"type": "none"}
-        system = [{"type": "text", "text": request.system}] if request.system.strip() else None
+        mark = _MARK if self._marks_cache else {}
+        system = [{"type": "text", "text": request.system, **mark}] if request.system.strip() else None
         return body(
             fields,
             self._extra,
@@ -71,44 +87,57 @@ class AnthropicEncoder:
         )
 
     def _messages(self, history: Sequence[Message]) -> Iterable[bytes]:
+        done: list[bytes] = []
+        unmarked: set[int] = set()
         side: list[_Piece] = []
         asked: tuple[str, ...] = ()
+
+        def close() -> None:
+            if not side[-1].may_be_marked:
+                unmarked.add(len(done))
+            done.append(_joined(side, asked))
+
         for message in history:
             piece = self._piece(message)
             if not piece.blocks and not piece.results:
                 continue  # a message with nothing in it that this provider takes is none
             if side and side[0].is_assistant is not piece.is_assistant:
-                yield _joined(side, asked)
+                close()
                 asked = tuple(call_id for one in side for call_id in one.call_ids)
                 side = []
             side.append(piece)
         if side:
-            yield _joined(side, asked)
+            close()
+        if self._marks_cache:
+            _mark_newest(done, unmarked)
+        return done
 
     def _encode(self, message: Message) -> _Piece:
         content = sent_content(message)
         if message.role is Role.ASSISTANT:
             blocks = list(self._assistant(content))
-            if blocks and blocks[-1][0]:
-                blocks = [block for block in blocks if not block[0]]
+            if blocks and isinstance(blocks[-1][0], Thinking):
+                blocks = [block for block in blocks if not isinstance(block[0], Thinking)]
             calls = tuple(b.id for b in content if isinstance(b, Call))
-            return _alone(_Piece(True, b",".join(block for _, block in blocks), call_ids=calls))
+            is_known = bool(blocks) and not isinstance(blocks[-1][0], Opaque)
+            joined = b",".join(encoded for _, encoded in blocks)
+            return _alone(_Piece(True, joined, call_ids=calls, may_be_marked=is_known))
         results = tuple((b.id, encode(_result(b))) for b in content if isinstance(b, Result))
         return _alone(_Piece(False, b",".join(_spoken(content)), results=results))
 
-    def _assistant(self, content: Sequence[object]) -> Iterable[tuple[bool, bytes]]:
-        """Each block in bytes, and whether it is thinking."""
+    def _assistant(self, content: Sequence[Block]) -> Iterable[tuple[Block, bytes]]:
+        """Each block that is sent, and its bytes."""
         for block in content:
             match block:
                 case Text(text=text, native=native) if text.strip():
-                    yield False, encode({"type": "text", "text": text, **self._own(native)})
+                    yield block, encode({"type": "text", "text": text, **self._own(native)})
                 case Call(native=native):
-                    yield False, _call(block, self._own(native))
+                    yield block, _call(block, self._own(native))
                 case Thinking(text=text, native=native) if native.provider == self._provider:
                     is_open = native.data.get("type") == "thinking"
-                    yield True, encode({**native.data, "thinking": text} if is_open else native.data)
+                    yield block, encode({**native.data, "thinking": text} if is_open else native.data)
                 case Opaque(native=native) if native.provider == self._provider:
-                    yield False, encode(native.data)
+                    yield block, encode(native.data)
                 case _:
                     pass  # only its issuer understands it
 
@@ -125,6 +154,13 @@ def _joined(pieces: Sequence[_Piece], asked: tuple[str, ...]) -> bytes:
     blocks += [piece.blocks for piece in pieces if piece.blocks]
     role = b"assistant" if pieces[0].is_assistant else b"user"
     return b'{"role":"%s","content":[%s]}' % (role, b",".join(blocks))
+
+
+def _mark_newest(messages: list[bytes], unmarked: Collection[int]) -> None:
+    """Put a mark into the last block of the newest messages that can carry one. All other bytes stay as they are."""
+    able = (n for n in range(len(messages) - 1, -1, -1) if n not in unmarked)
+    for n in islice(able, _MARKED_MESSAGES):
+        messages[n] = messages[n].removesuffix(_END_OF_MESSAGE) + _MARK_BYTES + _END_OF_MESSAGE
 
 
 def _alone(piece: _Piece) -> _Piece:

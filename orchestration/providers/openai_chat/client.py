@@ -32,7 +32,9 @@ def connect(settings: ProviderSettings, keys: tuple[str, ...]) -> ProviderClient
         http_client=http,
     )
     dialect = Dialect(
-        encode=OpenAIEncoder(settings.name, settings.extra_body),
+        encode=OpenAIEncoder(
+            settings.name, settings.extra_body, sends_cache_key=settings.sends_cache_key(sdk.base_url.host)
+        ),
         decoder=partial(OpenAIDecoder, settings.name),
         post=partial(_post, sdk),
         sdk_error=openai.OpenAIError,

@@ -58,10 +58,14 @@ class _Piece:
 
 
 class OpenAIEncoder:
-    """Encodes for one provider. Thread-safe; keeps the bytes of every message that is alive."""
+    """Encodes for one provider. Thread-safe; keeps the bytes of every message that is alive.
 
-    def __init__(self, provider: str, extra_body: Mapping[str, Any]) -> None:
+    `sends_cache_key` says that the provider takes a key for its prompt cache, a field that not every server knows.
+    """
+
+    def __init__(self, provider: str, extra_body: Mapping[str, Any], *, sends_cache_key: bool = False) -> None:
         self._provider = provider
+        self._sends_cache_key = sends_cache_key
         self._extra = dict(extra_body)
         self._piece = PieceCache(self._encode)
         self._tools = ToolCache(_tool)
@@ -73,6 +77,7 @@ class OpenAIEncoder:
             "stream": True,
             "stream_options": {"include_usage": True},
             "max_completion_tokens": request.max_output_tokens,
+            "prompt_cache_key": request.cache_key if self._sends_cache_key else None,
         }
         if request.tools and not request.may_call_tools:
             fields["tool_choice"] = "none"

@@ -28,7 +28,8 @@ def connect(settings: ProviderSettings, keys: tuple[str, ...]) -> ResponsesClien
         timeout=None,
         http_client=http,
     )
-    encoder = ResponsesEncoder(settings.name, settings.extra_body)
+    takes_key = settings.sends_cache_key(sdk.base_url.host)
+    encoder = ResponsesEncoder(settings.name, settings.extra_body, sends_cache_key=takes_key)
     dialect = Dialect(
         encode=encoder,
         decoder=partial(ResponsesDecoder, settings.name),

@@ -35,10 +35,11 @@ _DOES_NOT_REASON = re.compile(r"(^|[/:])(gpt-[34]|chatgpt-|gpt-5[^/:]*-chat)")
 
 
 class ResponsesEncoder:
-    """Encodes for one provider. Thread-safe; keeps the bytes of every message that is alive."""
+    """Encodes for one provider, as OpenAIEncoder does."""
 
-    def __init__(self, provider: str, extra_body: Mapping[str, Any]) -> None:
+    def __init__(self, provider: str, extra_body: Mapping[str, Any], *, sends_cache_key: bool = False) -> None:
         self._provider = provider
+        self._sends_cache_key = sends_cache_key
         self._extra = dict(extra_body)
         self._piece = PieceCache(self._encode)
         self._tools = ToolCache(_tool)
@@ -51,6 +52,7 @@ class ResponsesEncoder:
             "model": request.model,
             "stream": None if self.is_background else True,
             "store": self._is_stored,
+            "prompt_cache_key": request.cache_key if self._sends_cache_key else None,
             "include": None if _DOES_NOT_REASON.search(request.model) else ["reasoning.encrypted_content"],
         }
         if request.max_output_tokens is not None:
