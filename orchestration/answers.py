@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
-from orchestration import history, room
+from orchestration import final_words, history, room
 from orchestration.budget import IterationBudget
-from orchestration.decide import UNFIT_WORKER, budget_sentence, model_in_use
+from orchestration.decide import REFUSAL_FALLBACKS, REFUSALS, UNFIT_WORKER, budget_sentence, model_in_use
 from orchestration.errors import ErrorClass, ModelError
 from orchestration.ports import Finish, Reply, ToolSpec
+from persistence.records import parts
 from persistence.records.agent import Grace
-from persistence.records.message import Block, Call, CallStatus, Effect, Message, Origin, Result, Role, Text
+from persistence.records.message import (
+    Block,
+    Call,
+    CallStatus,
+    Effect,
+    Message,
+    Opaque,
+    Origin,
+    Result,
+    Role,
+    Text,
+)
 from persistence.records.outcome import CallState, ClosedCall, Counters, Ending, Event, ModelCall, Outcome
 from persistence.records.status import ExitReason
 from persistence.records.turn import UNREADABLE, Turn
@@ -53,8 +65,9 @@ class Attempt:
             return self.failed(usable, latency_s)
         content = history.with_unique_ids(reply.content, self.turn.messages, self.turn.hidden_call_ids)
         message = Message(0, self.turn.id, self.iteration, Role.ASSISTANT, Origin.MODEL, content)
-        opened = _open(message.calls, specs, check)
-        counters = self._counters_after(opened)
+        message = final_words.marked(message, reply.finish)
+        opened = _open(message.calls, specs, check, history.doubled(reply.content))
+        counters = self._counters_after(message, opened)
         model = reply.model or self.model
         call = ModelCall(
             self.provider, model, self.iteration, latency_s, None, reply.usage, reply.request_id, asked=self.model
@@ -62,7 +75,7 @@ class Attempt:
         answer = Outcome(
             counters, messages=(message,), opened=opened, model_call=call, events=(self._event(call, opened),)
         )
-        return self._ended_by(answer, message, reply.finish)
+        return self._followed(answer, message)
 
     def failed(self, error: ModelError, latency_s: float) -> Outcome:
         """An attempt without an answer. What it is good for next, the table of remedies says."""
@@ -99,9 +112,9 @@ class Attempt:
         call = ModelCall(self.provider, self.model, self.iteration, latency_s, error="interrupted")
         return Outcome(self.turn.counters, model_call=call)
 
-    def _counters_after(self, opened: Sequence[CallState]) -> Counters:
+    def _counters_after(self, message: Message, opened: Sequence[CallState]) -> Counters:
         counters = self.turn.counters
-        remedies = room.answered(counters.remedies)
+        remedies = final_words.counted(room.answered(counters.remedies), message)
         all_refused = bool(opened) and all(c.is_answered for c in opened)
         remedies["invalid_iterations"] = remedies.get("invalid_iterations", 0) + 1 if all_refused else 0
         remedies.pop("unfit_workers", None)
@@ -133,15 +146,12 @@ class Attempt:
             },
         )
 
-    def _ended_by(self, answer: Outcome, message: Message, finish: Finish) -> Outcome:
-        """The answer together with its ending, where it is the last word whatever it says."""
-        if self.is_grace and (self.turn.agent.grace is Grace.ANSWER or not message.calls):
-            after = replace(self.turn, messages=(*self.turn.messages, message), counters=answer.counters)
-            ending = Ending(ExitReason.BUDGET_EXHAUSTED, output_text=budget_sentence(after))
-        elif finish is Finish.LENGTH and not message.calls:
-            ending = Ending(ExitReason.OUTPUT_TRUNCATED, message.text, "The answer was cut at the output limit.")
-        else:
-            return answer
+    def _followed(self, answer: Outcome, message: Message) -> Outcome:
+        """The answer together with its ending, where it is the last word whatever it says, or with what follows it."""
+        if not (self.is_grace and (self.turn.agent.grace is Grace.ANSWER or not message.calls)):
+            return answer if message.calls else final_words.followed(self.turn, answer, message)
+        after = replace(self.turn, messages=(*self.turn.messages, message), counters=answer.counters)
+        ending = Ending(ExitReason.BUDGET_EXHAUSTED, output_text=budget_sentence(after))
         messages = answer.messages
         if message.calls:
             not_run = tuple(Result(c.id, history.NOT_RUN_BUDGET, CallStatus.NOT_RUN) for c in message.calls)
@@ -178,12 +188,26 @@ def unfit_worker(turn: Turn, worker: str, why: str) -> Outcome:
 
 def fell_back(turn: Turn, model_index: int) -> Outcome:
     """The turn goes on with another model of its chain, whose attempts begin anew."""
-    counters = replace(turn.counters, model_index=model_index, attempts=0, last_error=None, retry_after_s=None)
+    remedies = dict(turn.counters.remedies)
+    if turn.counters.last_error in REFUSALS:
+        remedies[REFUSAL_FALLBACKS] = remedies.get(REFUSAL_FALLBACKS, 0) + 1
+    counters = replace(
+        turn.counters,
+        model_index=model_index,
+        attempts=0,
+        last_error=None,
+        retry_after_s=None,
+        remedies=_frozen(remedies),
+    )
     told = Event(
         "model.fallback",
         {"from": model_in_use(turn), "to": turn.agent.models[model_index], "error": turn.counters.last_error},
     )
-    return Outcome(counters, events=(told,))
+    # Only the provider that paused an answer can go on with it as it is.
+    newest = turn.last_message
+    is_paused = newest is not None and newest.turn_id == turn.id and parts.is_paused(newest)
+    notices = (history.notice(turn, history.CONTINUE_NOTICE),) if is_paused else ()
+    return Outcome(counters, messages=notices, events=(told,))
 
 
 def rested(counters: Counters) -> Counters:
@@ -221,12 +245,20 @@ def _with_grace(turn: Turn, outcome: Outcome) -> Outcome:
     )
 
 
-def _open(calls: Sequence[Call], specs: Mapping[str, ToolSpec], check: Check) -> tuple[CallState, ...]:
-    """The calls of an answer. One that cannot run is answered at once, with the reason, and never started."""
+def _open(
+    calls: Sequence[Call], specs: Mapping[str, ToolSpec], check: Check, doubled: Collection[int]
+) -> tuple[CallState, ...]:
+    """The calls of an answer. One that cannot run is answered at once, with the reason, and never started.
+
+    So is a `once` call that came a second time (`doubled` are the places of such calls): one slip of a server would be
+    two effects.
+    """
     opened: list[CallState] = []
     for n, call in enumerate(calls):
         refusal = check(call)
         spec = specs.get(call.name)
+        if refusal is None and n in doubled and spec is not None and spec.effect is Effect.ONCE:
+            refusal = history.NOT_RUN_TWICE
         opened.append(
             CallState(
                 call_id=call.id,
@@ -248,7 +280,8 @@ def _unusable(reply: Reply) -> ErrorClass | None:
         return ErrorClass.REFUSAL
     if reply.finish is Finish.LENGTH and any(not _is_whole(c) for c in calls):
         return ErrorClass.TRUNCATED
-    if not calls and not _has_words(reply.content):
+    is_paused = reply.finish is Finish.PAUSE and any(isinstance(b, Opaque) for b in reply.content)
+    if not calls and not is_paused and not _has_words(reply.content):
         return ErrorClass.TRUNCATED if reply.finish is Finish.LENGTH else ErrorClass.EMPTY
     return None
 

@@ -9,6 +9,7 @@ from itertools import accumulate
 
 from orchestration.context_size import Size, rough_block, rough_text, rough_tokens
 from orchestration.costs import USUAL_OUTPUT_TOKENS
+from persistence.records import parts
 from persistence.records.agent import AgentSettings
 from persistence.records.message import Block, Message, Origin, Role
 from persistence.records.turn import Turn
@@ -105,6 +106,7 @@ def plan(turn: Turn, *, limits: Limits, size: Size, is_last_resort: bool = False
     """
     messages = turn.messages
     newest = max((n for n, m in enumerate(messages) if m.role is Role.ASSISTANT), default=-1)
+    newest = parts.first_of(messages, newest) if newest >= 0 else newest
     if is_last_resort:
         newest = max(newest, max((n for n, m in enumerate(messages) if _is_request(m)), default=-1))
     if newest < 0:

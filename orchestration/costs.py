@@ -15,6 +15,7 @@ from decimal import Decimal
 from typing import TypeAlias
 
 from orchestration.errors import ConfigError, ErrorClass
+from persistence.records import parts
 from persistence.records.message import Role
 from persistence.records.outcome import Ending, Event, Lost, Outcome
 from persistence.records.spending import Estimate, Spending
@@ -43,13 +44,15 @@ class Allowance:
     max_output_tokens: int | None
     cut: Ending | None = None
 
-    def applied_to(self, outcome: Outcome) -> Outcome:
-        """What the attempt left, with the ending that it has because it was cut at the caps."""
+    def applied_to(self, outcome: Outcome, turn: Turn) -> Outcome:
+        """What the attempt left, with the ending that it has because it was cut at the caps. `turn` is as it was before."""
         call, ending = outcome.model_call, outcome.ending
         if self.cut is None or call is None:
             return outcome
-        if ending is not None and ending.exit_reason is ExitReason.OUTPUT_TRUNCATED:
-            return ended_as(outcome, replace(self.cut, output_text=ending.output_text))
+        if call.error is None and outcome.messages and parts.is_cut(outcome.messages[0]):
+            # To go on would buy the same request again, for a shorter answer each time.
+            whole = parts.answer((*turn.messages, outcome.messages[0]), turn.id)
+            return ended_as(replace(outcome, messages=outcome.messages[:1]), replace(self.cut, output_text=whole))
         # The latter: an answer so short that its provider would not even begin.
         if ending is None and call.error in (ErrorClass.TRUNCATED, ErrorClass.FORMAT_ERROR):
             return ended_as(outcome, self.cut)
@@ -77,7 +80,7 @@ def _last_answer(turn: Turn) -> str:
     """What the turn had answered before words arrived that it has no room to answer too."""
     own = (m for m in reversed(turn.messages) if m.role is Role.ASSISTANT and m.turn_id == turn.id)
     newest = next(own, None)
-    return "" if newest is None or newest.calls else newest.text
+    return "" if newest is None or newest.calls else parts.answer(turn.messages, turn.id)
 
 
 def allow(turn: Turn, model: str, size: Callable[[], int], prices: Prices) -> Allowance | Ending:

@@ -20,6 +20,7 @@ from orchestration.steps import (
     Step,
     TakeInbox,
 )
+from persistence.records import parts
 from persistence.records.agent import Grace
 from persistence.records.message import CallStatus, Effect, Role
 from persistence.records.outcome import CallState, Ending
@@ -29,6 +30,9 @@ from persistence.records.turn import UNREADABLE, Turn
 # Iterations in a row in which no call could be run, and hand-overs by workers that lack a tool or a provider.
 MAX_INVALID_ITERATIONS = 3
 MAX_UNFIT_WORKERS = 5
+# Models of the chain that are asked after one of them refused: what two refuse, a third had better not be talked into.
+MAX_REFUSAL_FALLBACKS, REFUSAL_FALLBACKS = 1, "refusal_fallbacks"
+REFUSALS = (ErrorClass.REFUSAL, ErrorClass.CONTENT_POLICY)
 # What stands as the last error where not the model failed, but the worker lacks a provider or a tool.
 UNFIT_WORKER = "unfit_worker"
 PAST_DEADLINE = Ending(ExitReason.DEADLINE, message="The turn's deadline has passed.")
@@ -52,7 +56,7 @@ def decide(turn: Turn, signals: Signals) -> Step:
         return _other_worker(turn)
     if turn.calls:
         return _answer_calls(turn)
-    if turn.has_news:
+    if turn.has_news and not _is_paused(turn):
         return TakeInbox()
     if turn.counters.last_error is not None and (room.was_refused(turn) or not turn.has_rested):
         return _remedy(turn)
@@ -66,17 +70,22 @@ def _has_final_answer(turn: Turn) -> bool:
         and newest.turn_id == turn.id
         and newest.role is Role.ASSISTANT
         and not newest.calls
+        and not newest.is_part
         and turn.counters.last_error is None
     )
 
 
+def _is_paused(turn: Turn) -> bool:
+    """Whether the provider waits for its newest message to come back: nothing may follow it."""
+    newest = turn.last_message
+    return newest is not None and newest.turn_id == turn.id and parts.is_paused(newest)
+
+
 def _finish(turn: Turn, *, may_go_on: bool) -> Step:
     """End with the answer, unless words arrived in time and there is budget left to answer them too."""
-    newest = turn.last_message
-    assert newest is not None
     if turn.has_news and may_go_on and turn.counters.iterations_used < turn.iterations_max:
         return TakeInbox()
-    return End(Ending(ExitReason.FINAL_ANSWER, output_text=newest.text))
+    return End(Ending(ExitReason.FINAL_ANSWER, output_text=parts.answer(turn.messages, turn.id)))
 
 
 def _reason_to_stop(turn: Turn, signals: Signals) -> Ending | None:
@@ -140,6 +149,8 @@ def _remedy(turn: Turn) -> Step:
     if smaller is not None and not isinstance(smaller, Why):
         return smaller
     has_fallback = remedy.falls_back and counters.model_index + 1 < len(agent.models)
+    if error in REFUSALS and counters.remedies.get(REFUSAL_FALLBACKS, 0) >= MAX_REFUSAL_FALLBACKS:
+        has_fallback = False
     most = min(agent.attempts, remedy.most_attempts or agent.attempts) if has_fallback else agent.attempts
     if remedy.retries and counters.attempts < most:
         pause = wait_s(turn.id, counters.attempts, base_s=agent.retry_base_s, retry_after_s=counters.retry_after_s)
@@ -205,9 +216,9 @@ def _call_model(turn: Turn) -> Step:
 
 def budget_sentence(turn: Turn) -> str:
     """The output of a turn whose budget is spent: the model's own last words after its grace call, or an honest sentence."""
-    newest = next((m for m in reversed(turn.messages) if m.role is Role.ASSISTANT and m.turn_id == turn.id), None)
-    if turn.counters.remedies.get("grace_answered") and newest is not None and newest.text.strip():
-        return newest.text
+    answer = parts.answer(turn.messages, turn.id)
+    if turn.counters.remedies.get("grace_answered") and answer.strip():
+        return answer
     return (
         f"The turn used all of its {turn.iterations_max} iterations before it had a final answer. "
         "Resume it with more iterations to go on."

@@ -19,6 +19,10 @@ UNKNOWN_OUTCOME = (
     "Outcome unknown: the worker was lost while this call was under way. It may or may not have had its effect. "
     "Check before you repeat it."
 )
+NOT_RUN_TWICE = (
+    "Not run: your reply holds this call twice under one id, and it was made once. If it is meant to happen twice, make "
+    "it again."
+)
 NOT_RUN_INTERRUPTED = "Not run: the turn was interrupted before this call started."
 NOT_RUN_ENDED = "Not run: the turn ended before this call started."
 NOT_RUN_BUDGET = "Not run: the iteration budget is used up."
@@ -29,6 +33,12 @@ GRACE_NOTICE = (
 GRACE_TOOLS_NOTICE = (
     "You have used all your iterations. This is your last reply. Calls in it will still run, but you will not see "
     "their results unless the turn is resumed."
+)
+LAST_REPLY_NOTICE = "You have used all your iterations. This is your last reply: no tool call in it will run."
+# To the model's own words, since the newest models take no beginning of an answer that they are to go on with.
+CONTINUE_NOTICE = (
+    "Your reply was cut at the output limit. Go on exactly where it stopped, in the middle of a word if it did: both parts "
+    "are joined as they are. Repeat nothing of it, and write nothing before or after it."
 )
 RESUMED_NOTICE = "The turn was resumed with a larger budget. Go on where you stopped."
 
@@ -93,6 +103,13 @@ def notice(turn: Turn, text: str, *, iteration: int | None = None) -> Message:
 def message(turn: Turn, role: Role, origin: Origin, content: tuple[Block, ...]) -> Message:
     """A message of the turn's present iteration; the checkpoint draws its seq."""
     return Message(0, turn.id, turn.iteration, role, origin, content)
+
+
+def doubled(content: Iterable[Block]) -> frozenset[int]:
+    """The places, among the calls of a reply, of those that came before in it: under the same id, to the letter."""
+    calls = [block for block in content if isinstance(block, Call)]
+    keys = [(call.id, call.name, call.arguments) for call in calls]
+    return frozenset(n for n, key in enumerate(keys) if key[0] and key in keys[:n])
 
 
 def with_unique_ids(

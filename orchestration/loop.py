@@ -119,5 +119,9 @@ def keep(turn: Turn, outcome: Outcome, carried: Carried, runtime: Runtime) -> Tu
         turn = replace(turn, inbox_n=grown.inbox_n)
         # An answer that was paid for is kept as it is, and so is the ending after a fault of ours, whose step must not run
         # again; anything else is decided again with the news in view.
-        is_final = outcome.model_call is not None or outcome.ending == _FAULT
+        is_final = outcome.model_call is not None or _is_fault(outcome.ending)
         return keep(turn, outcome, carried, runtime) if is_final else turn
+
+
+def _is_fault(ending: Ending | None) -> bool:
+    return ending is not None and ending.exit_reason is _FAULT.exit_reason

@@ -36,6 +36,7 @@ from orchestration.tools.results import fit
 from persistence import leases
 from persistence.database import patiently
 from persistence.past import Past
+from persistence.records import parts
 from persistence.records.message import Call, Result, dumps
 from persistence.records.outcome import Ending, Event, Outcome, Wait
 from persistence.records.status import ExitReason
@@ -92,6 +93,8 @@ def end(turn: Turn, ending: Ending, *, under_way: Collection[str] = ()) -> Outco
     interrupted = ending.exit_reason is ExitReason.INTERRUPTED_BY_USER
     why = history.NOT_RUN_BUDGET if spent else history.NOT_RUN_INTERRUPTED if interrupted else history.NOT_RUN_ENDED
     messages, closed = history.close_open_calls(turn, why, under_way)
+    if not ending.output_text:  # what there is of an answer that the turn was in the middle of
+        ending = replace(ending, output_text=parts.unfinished(turn.messages, turn.id))
     return Outcome(turn.counters, messages=messages, closed=closed, events=(answers.ended(ending),), ending=ending)
 
 
@@ -162,7 +165,7 @@ def _ask(question: _Question, carried: Carried, runtime: Runtime) -> Outcome:
     limits = question.request.limits
     limits = replace(limits, call_s=min(limits.call_s, carried.seconds_left))
     request = replace(question.request, max_output_tokens=allowed.max_output_tokens, limits=limits)
-    outcome = allowed.applied_to(_try(replace(question, request=request), carried))
+    outcome = allowed.applied_to(_try(replace(question, request=request), carried), turn)
     # A call that was cut at the deadline is no failure of its provider's.
     return costs.ended_as(outcome, PAST_DEADLINE) if _is_late(outcome, carried) else outcome
 

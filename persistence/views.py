@@ -11,6 +11,7 @@ from uuid import UUID
 
 from persistence.database import Database, Row
 from persistence.errors import NotFound
+from persistence.records import parts
 from persistence.records.message import Message
 from persistence.records.spending import Spending
 from persistence.records.status import ExitReason, TurnStatus
@@ -72,11 +73,15 @@ def _number(dollars: Decimal | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class MessageView:
-    """A stored message; `is_compressed` when the model sees a summary in its place, `open_calls` its unanswered calls."""
+    """A stored message; `is_compressed` when the model sees a summary in its place, `open_calls` its unanswered calls.
+
+    `parts` are the numbers of the messages that it was joined from, where an answer came in several.
+    """
 
     message: Message
     is_compressed: bool
     open_calls: frozenset[str]
+    parts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +132,10 @@ def turns(
 
 
 def history(database: Database, some_id: UUID) -> Iterator[MessageView]:
-    """Every message of a session, or of the session of a turn, compressed ones too. Raises NotFound."""
+    """Every message of a session, or of the session of a turn, compressed ones too. Raises NotFound.
+
+    An answer that came in parts is one message, without what the model was told between them.
+    """
     session = database.one_or_none(
         "SELECT id FROM sessions WHERE id = %(id)s UNION SELECT session_id FROM turns WHERE id = %(id)s",
         {"id": some_id},
@@ -150,7 +158,9 @@ def history(database: Database, some_id: UUID) -> Iterator[MessageView]:
             {"id": session["id"]},
         )
     )
-    return (MessageView(to_message_for_reading(r), r["is_compressed"], open_calls) for r in rows)
+    compressed = {r["seq"] for r in rows if r["is_compressed"]}
+    read = parts.as_read(to_message_for_reading(r) for r in rows)
+    return (MessageView(message, message.seq in compressed, open_calls, seqs) for message, seqs in read)
 
 
 def workers(database: Database) -> list[WorkerView]:

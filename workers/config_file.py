@@ -84,6 +84,7 @@ _BOUNDS: Mapping[str, Any] = {
     "result_chars": Field(ge=100),
     "compress_at": Field(gt=0, le=1),
     "compress_passes": Field(ge=0, le=20),
+    "continuations": Field(ge=0, le=100),
 }
 _SETTINGS = {f.name: f for f in fields(AgentSettings) if f.name != "name"}
 _TYPES = get_type_hints(AgentSettings)

@@ -77,6 +77,8 @@ class Arguments:
             value = _decoder.decode(text)
         except json.JSONDecodeError as error:
             reason = f"are not valid JSON: {error.msg}, at character {error.pos + 1} of {len(text)}"
+            if (several := _objects_in(text)) > 1:
+                reason = f"are {several} JSON objects in a row, which is not one call: make a call for each"
         except RecursionError:
             reason = "are nested too deeply"
         except ValueError as error:
@@ -162,6 +164,21 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> Json:
         repeated = next(key for key, _ in pairs if key in seen or seen.add(key))
         raise ValueError(f"the key {json.dumps(repeated, ensure_ascii=False)} stands there twice")
     return value
+
+
+def _objects_in(text: str) -> int:
+    """How many JSON objects in a row `text` is; 0 where it is anything else."""
+    count, at = 0, 0
+    while at < len(text):
+        try:
+            value, end = _decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return 0
+        if not isinstance(value, dict):
+            return 0
+        count += 1
+        at = end + len(text[end:]) - len(text[end:].lstrip())
+    return count
 
 
 def _kind(value: object) -> str:

@@ -43,6 +43,7 @@ class AgentSettings:
     deadline_s: float | None = None
     context_window: int | None = None
     max_output_tokens: int | None = None
+    continuations: int = 3
     attempts: int = 3
     connect_s: float = 10.0
     first_token_s: float = 120.0

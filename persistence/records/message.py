@@ -14,6 +14,9 @@ from uuid import UUID
 
 Json: TypeAlias = dict[str, Any]
 
+# In `wire`, beside what is sent: why the message is a part of an answer that goes on (see records.parts).
+PART = "part"
+
 
 class Role(StrEnum):
     USER = "user"
@@ -138,6 +141,11 @@ class Message:
     @property
     def text(self) -> str:
         return "".join(b.text for b in self.content if isinstance(b, Text))
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the model was stopped in the middle of it, and its answer goes on in its next message."""
+        return self.wire is not None and PART in self.wire
 
     @property
     def sent(self) -> tuple[Block, ...]:

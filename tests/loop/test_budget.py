@@ -207,4 +207,6 @@ def test_every_ending_can_be_resumed_to_a_final_answer(
     bench.run(turn.id)
 
     view = bench.view(turn.id)
-    assert (view.exit_reason, view.output_text) == (ExitReason.FINAL_ANSWER, "Done after all.")
+    assert view.exit_reason is ExitReason.FINAL_ANSWER
+    cut = "Once upon a ti" * 4 if exit_reason is ExitReason.OUTPUT_TRUNCATED else ""
+    assert view.output_text == f"{cut}Done after all."

@@ -105,7 +105,7 @@ def test_a_refusal_ends_the_turn_as_refused(bench: Bench) -> None:
 
 
 def test_words_cut_at_the_output_limit_are_kept_and_the_ending_says_so(bench: Bench) -> None:
-    turn = bench.fresh(says("Once upon a ti", finish=Finish.LENGTH))
+    turn = bench.fresh(says("Once upon a ti", finish=Finish.LENGTH), continuations=0)
 
     view = bench.view(turn.id)
     assert (view.status, view.exit_reason) == (TurnStatus.INCOMPLETE, ExitReason.OUTPUT_TRUNCATED)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from orchestration.errors import ErrorClass, ModelError
 from orchestration.ports import Finish, Reply
 from persistence.records.message import Call, CallStatus, Text
 from persistence.records.status import ExitReason, TurnStatus
@@ -90,6 +91,66 @@ def test_replies_of_nothing_but_calls_that_cannot_run_are_bounded(bench: Bench) 
     assert (turn.status, turn.exit_reason) == (TurnStatus.FAILED, ExitReason.INVALID_TOOL_CALL)
     assert bench.model.calls == 3
     assert set(bench.statuses(turn.id).values()) == {"failed"}
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"to":"ann"}{"to":"bob"}', '{"to":"ann"}\n\n{"to":"bob"} '], ids=["in a row", "a line each"]
+)
+def test_arguments_of_several_calls_in_one_are_not_guessed_apart(bench: Bench, arguments: str) -> None:
+    turn = bench.fresh(asks(("send", arguments)), asks(("send", '{"to":"ann"}'), tag="good"), says("Done."))
+
+    assert bench.statuses(turn.id) == {"c1": "failed", "good1": "succeeded"}
+    assert "are 2 JSON objects in a row" in bench.results(turn.id)["c1"].content
+    assert "a call for each" in bench.results(turn.id)["c1"].content
+
+
+def test_a_once_call_that_came_twice_under_one_id_is_made_once_and_the_model_is_told(bench: Bench) -> None:
+    ann, bob = Call("a", "send", '{"to":"ann"}'), Call("a", "send", '{"to":"bob"}')
+    look, nameless = Call("l", "look", "{}"), Call("", "send", '{"to":"ann"}')
+    calls = (ann, ann, bob, look, look, nameless, nameless, Call("b", "send", '{"to":"ann"}'))
+    turn = bench.fresh(Reply(calls, Finish.TOOL_CALLS, Usage(1, 1), "scripted"), says("Done."))
+
+    results = [*bench.results(turn.id).values()]
+    assert [r.status.value for r in results] == ["succeeded", "failed", *["succeeded"] * 6]
+    assert results[1].content.startswith("Not run: your reply holds this call twice under one id")
+    assert len(bench.ledger.starts(turn.id, "send")) == 5
+
+
+def test_a_call_without_a_name_is_an_error_for_the_model(bench: Bench) -> None:
+    turn = bench.fresh(asks(("", "{}"), ("look", "{}")), says("Done."))
+
+    assert bench.statuses(turn.id) == {"c1": "failed", "c2": "succeeded"}
+
+
+def test_a_reply_that_asks_for_tools_when_none_are_offered_is_an_error_for_the_model(bench: Bench) -> None:
+    turn = bench.fresh(asks(("send", "{}")), says("Done."), tools=())
+
+    assert turn.exit_reason is ExitReason.FINAL_ANSWER
+    assert bench.statuses(turn.id) == {"c1": "failed"}
+    assert bench.ledger.entries(turn.id) == []
+
+
+@pytest.mark.parametrize("error", [ErrorClass.REFUSAL, ErrorClass.CONTENT_POLICY])
+def test_after_a_refusal_one_more_model_is_asked_and_no_third(bench: Bench, error: ErrorClass) -> None:
+    if error is ErrorClass.REFUSAL:
+        turn = bench.fresh(says("No.", finish=Finish.REFUSAL), fallbacks=("scripted:two", "scripted:three"))
+    else:
+        refused = ModelError(error, "blocked", status=400)
+        turn = bench.fresh(refused, fallbacks=("scripted:two", "scripted:three"))
+
+    assert (turn.status, turn.exit_reason) == (TurnStatus.FAILED, ExitReason.REFUSED)
+    assert [r.model for r in bench.model.requests] == ["scripted", "two"]
+
+
+def test_what_one_model_refuses_another_may_answer(bench: Bench) -> None:
+    replies = iter([says("No.", finish=Finish.REFUSAL), says("Gladly.")])
+    bench.script(lambda _request, _stop: next(replies))
+
+    turn = bench.run(bench.submit(fallbacks=("scripted:two",)))
+
+    view = bench.view(turn.id)
+    assert (view.exit_reason, view.output_text) == (ExitReason.FINAL_ANSWER, "Gladly.")
+    assert view.usage.output_tokens == 4, "the refusal was billed too"
 
 
 def test_one_call_that_runs_starts_the_count_of_those_that_cannot_again(bench: Bench) -> None:

@@ -22,6 +22,7 @@ from orchestration.costs import (
     spent_up,
 )
 from orchestration.errors import ConfigError, ErrorClass, ModelError
+from persistence.records import parts
 from persistence.records.message import Origin, Role, Text
 from persistence.records.outcome import Counters, Ending, Event, Lost, ModelCall, News, Outcome
 from persistence.records.spending import Estimate, Spending
@@ -289,18 +290,21 @@ TOLD = Event("turn.ended", {"status": "incomplete", "exit_reason": "cost_cap"})
 
 
 def test_an_answer_cut_at_a_cap_ends_the_turn_by_that_name_and_is_kept() -> None:
-    ended = Ending(ExitReason.OUTPUT_TRUNCATED, "Once upon a ti", "The answer was cut.")
-    answered = replace(attempt(usage=Usage(1)), ending=ended, events=(Event("model.answered"), Event("turn.ended")))
+    cut = parts.part(turns.message(Role.ASSISTANT, Text("me a ti")), parts.Why.LENGTH)
+    goes_on = turns.message(Role.USER, Text("Go on."), origin=Origin.NOTICE)
+    answered = replace(attempt(usage=Usage(1)), messages=(cut, goes_on), events=(Event("model.answered"),))
+    before = parts.part(turns.message(Role.ASSISTANT, Text("Once upon a ti")), parts.Why.LENGTH)
 
-    found = CUT.applied_to(answered)
+    found = CUT.applied_to(answered, replace(turn(), messages=(before, goes_on)))
 
-    assert found.ending == Ending(ExitReason.COST_CAP, "Once upon a ti", "The answer did not fit.")
+    assert found.ending == Ending(ExitReason.COST_CAP, "Once upon a time a ti", "The answer did not fit.")
+    assert found.messages == (cut,)
     assert found.events == (Event("model.answered"), TOLD)
 
 
 @pytest.mark.parametrize("error", [ErrorClass.TRUNCATED, ErrorClass.FORMAT_ERROR])
 def test_an_attempt_that_failed_for_the_room_it_had_ends_the_turn(error: ErrorClass) -> None:
-    found = CUT.applied_to(replace(attempt(error), events=(Event("model.failed"),)))
+    found = CUT.applied_to(replace(attempt(error), events=(Event("model.failed"),)), turn())
 
     assert (found.ending, found.events) == (CUT.cut, (Event("model.failed"), TOLD))
 
@@ -316,9 +320,9 @@ def test_an_attempt_that_failed_for_the_room_it_had_ends_the_turn(error: ErrorCl
     ids=["answered", "failed", "nothing asked", "ended otherwise"],
 )
 def test_any_other_outcome_stays_as_it_is(outcome: Outcome) -> None:
-    assert CUT.applied_to(outcome) is outcome
+    assert CUT.applied_to(outcome, turn()) is outcome
     truncated = attempt(ErrorClass.TRUNCATED)
-    assert Allowance(50).applied_to(truncated) is truncated
+    assert Allowance(50).applied_to(truncated, turn()) is truncated
 
 
 # -- the promise -------------------------------------------------------------------------------------------------------

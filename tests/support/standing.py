@@ -7,6 +7,7 @@ from uuid import UUID
 
 from persistence import events, turns
 from persistence.database import Database
+from persistence.records import parts
 from persistence.records.message import CallStatus, Message, Origin, Result, Role
 from persistence.records.status import TurnStatus
 from tests.support.ledger import Ledger
@@ -62,7 +63,12 @@ def wrong_with_request(messages: Sequence[Message], live: frozenset[UUID] | set[
             wrong.append(f"message {message.seq} answers {answered}, not {[c.id for c in asked]}")
         if (message.role is Role.TOOL) != bool(answered):
             wrong.append(f"message {message.seq} has the role {message.role} and the results {answered}")
-        if message.role is Role.ASSISTANT and before is not None and before.role is Role.ASSISTANT:
+        if (
+            message.role is Role.ASSISTANT
+            and before is not None
+            and before.role is Role.ASSISTANT
+            and not parts.is_paused(before)
+        ):
             wrong.append(f"message {message.seq} follows another one of the model")
     newest = messages[-1] if messages else None
     if newest is not None and newest.calls and newest.turn_id not in live:

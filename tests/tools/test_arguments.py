@@ -103,7 +103,7 @@ def refused(bench: Bench, text: str, name: str = "book") -> str:
         ("", "not valid JSON"),
         ("  ", "not valid JSON"),
         ("{'path': 'a'}", "not valid JSON"),
-        ('{"path": "a"} {"path": "b"}', "not valid JSON"),
+        ('{"path": "a"} {"path": "b"}', "2 JSON objects in a row"),
         ('["a"]', "must be one JSON object, not a list"),
         ('"a"', "must be one JSON object, not a string"),
         ("null", "must be one JSON object, not null"),

@@ -10,6 +10,7 @@ show, list      {"turn_id", "session_id", "agent", "status", "exit_reason", "act
                 "known_cost_usd", "estimated_cost_usd", "crash_count", "fencing_token", "waiting_for", "batch_id",
                 "parent_turn_id", "created_at", "started_at", "ended_at"}
 history         {"seq", "turn_id", "iteration", "role", "origin", "content": [blocks], "compressed"}, a line a message
+                and "parts", the numbers of the messages that an answer in several parts is joined from
                 blocks: {"type": "text", "text"}, {"type": "tool_call", "id", "name", "arguments"},
                 {"type": "tool_result", "id", "content", "is_error", "status"}, {"type": "thinking", "text", "native"},
                 {"type": "image", …}, {"type": "native", "native"}; an open call has "status": "open"
@@ -86,6 +87,7 @@ def message(view: MessageView) -> Json:
         "origin": stored.origin.value,
         "content": [_block(block, view.open_calls) for block in stored.content],
         "compressed": view.is_compressed,
+        **({"parts": list(view.parts)} if view.parts else {}),
     }
 
 

@@ -27,6 +27,18 @@ _FINISHES = {
     "length": Finish.LENGTH,
     "model_length": Finish.LENGTH,
     "content_filter": Finish.REFUSAL,
+    # What gateways pass on as it came from Anthropic, Gemini, Bedrock and Cohere. Read in lower case.
+    "max_tokens": Finish.LENGTH,
+    "max_output_tokens": Finish.LENGTH,
+    "refusal": Finish.REFUSAL,
+    "safety": Finish.REFUSAL,
+    "recitation": Finish.REFUSAL,
+    "blocklist": Finish.REFUSAL,
+    "prohibited_content": Finish.REFUSAL,
+    "spii": Finish.REFUSAL,
+    "content_filtered": Finish.REFUSAL,
+    "guardrail_intervened": Finish.REFUSAL,
+    "error_toxic": Finish.REFUSAL,
 }
 # Finish reasons with which some servers say that they failed, and the error code that they stand for.
 _FAILURES = {"error": "server_error", "insufficient_system_resource": "overloaded"}
@@ -209,7 +221,7 @@ class OpenAIDecoder:
 
     def _finished(self) -> Finish:
         """Why it stopped. A refusal in words counts as one; calls make an ordinary stop a stop for calls."""
-        finish = _FINISHES.get(self._finish or "", Finish.STOP)
+        finish = _FINISHES.get((self._finish or "").lower(), Finish.STOP)
         if self._refusal:
             return Finish.REFUSAL
         return Finish.TOOL_CALLS if self._calls and finish is Finish.STOP else finish
