@@ -8,6 +8,7 @@ from orchestration.errors import ErrorClass
 from orchestration.history import groups, in_doubt
 from orchestration.remedies import REMEDIES, wait_s
 from orchestration.steps import (
+    AddContext,
     Backoff,
     CallModel,
     End,
@@ -22,7 +23,8 @@ from orchestration.steps import (
 )
 from persistence.records import parts
 from persistence.records.agent import Grace
-from persistence.records.message import CallStatus, Effect, Role
+from persistence.records.context import GATHERED
+from persistence.records.message import CallStatus, Effect, Origin, Role
 from persistence.records.outcome import CallState, Ending
 from persistence.records.status import ExitReason, WaitingFor
 from persistence.records.turn import UNREADABLE, Turn
@@ -56,6 +58,8 @@ def decide(turn: Turn, signals: Signals) -> Step:
         return _other_worker(turn)
     if turn.calls:
         return _answer_calls(turn)
+    if _wants_context(turn):
+        return AddContext()
     if turn.has_news and not _is_paused(turn):
         return TakeInbox()
     if turn.counters.last_error is not None and (room.was_refused(turn) or not turn.has_rested):
@@ -79,6 +83,13 @@ def _is_paused(turn: Turn) -> bool:
     """Whether the provider waits for its newest message to come back: nothing may follow it."""
     newest = turn.last_message
     return newest is not None and newest.turn_id == turn.id and parts.is_paused(newest)
+
+
+def _wants_context(turn: Turn) -> bool:
+    """Whether nothing has followed the request yet, not even its context: it is sent with it, or never."""
+    newest = turn.last_message
+    is_request = newest is not None and newest.turn_id == turn.id and newest.origin is Origin.USER
+    return is_request and bool(turn.agent.context) and not turn.counters.remedies.get(GATHERED)
 
 
 def _finish(turn: Turn, *, may_go_on: bool) -> Step:

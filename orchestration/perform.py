@@ -12,12 +12,16 @@ from pathlib import Path
 from orchestration import answers, compression, costs, history, room
 from orchestration.carrying import Carried
 from orchestration.context_size import rough_text, rough_tokens, size_of
+from orchestration.contexts import message as contexts
+from orchestration.contexts.gathering import gather
+from orchestration.contexts.sources import ContextRequest, resolve
 from orchestration.decide import PAST_DEADLINE
 from orchestration.errors import LIMITS_PASSED, CallInterrupted, ConfigError, ModelError, UnknownTool
 from orchestration.ports import ModelClient, ModelRequest, Reply, TimeLimits, ToolContext, ToolSpec
 from orchestration.prompts import prompt_cache_key, system_prompt
 from orchestration.runtime import Runtime
 from orchestration.steps import (
+    AddContext,
     Backoff,
     CallModel,
     Compress,
@@ -76,6 +80,8 @@ def perform(step: Step, turn: Turn, carried: Carried, runtime: Runtime) -> Outco
             waiting = Event("turn.waiting", {"for": step.waiting_for.value, "resume_in_s": round(step.resume_in_s, 3)})
             counters = answers.rested(turn.counters)
             return Outcome(counters, events=(waiting,), wait=Wait(step.waiting_for, step.resume_in_s))
+        case AddContext():
+            return _add_context(turn, carried, runtime)
         case TakeInbox():
             return Outcome(turn.counters, takes_inbox=True)
         case HandBack():
@@ -96,6 +102,22 @@ def end(turn: Turn, ending: Ending, *, under_way: Collection[str] = ()) -> Outco
     if not ending.output_text:  # what there is of an answer that the turn was in the middle of
         ending = replace(ending, output_text=parts.unfinished(turn.messages, turn.id))
     return Outcome(turn.counters, messages=messages, closed=closed, events=(answers.ended(ending),), ending=ending)
+
+
+def _add_context(turn: Turn, carried: Carried, runtime: Runtime) -> Outcome:
+    newest, agent = turn.last_message, turn.agent
+    assert newest is not None
+    try:
+        sources = resolve(agent.context)
+        request = ContextRequest(turn.id, turn.session_id, agent.name, newest.text, runtime.workspace(turn))
+    except ConfigError as error:
+        return answers.unfit_worker(turn, runtime.worker, str(error))
+    _prove_ownership(carried, runtime)
+    carried.begin_step(agent.context_timeout_s + _SLACK_S)
+    chars = min(agent.context_chars, room.result_chars(turn))
+    found = gather(sources, request, limit_s=agent.context_timeout_s, chars=chars, stop=carried.stop)
+    # Stopped: nothing has happened, and what is to be done about that is the next step's.
+    return Outcome(turn.counters, rests=True) if found is None else contexts.added(turn, found)
 
 
 def _call_model(step: CallModel, turn: Turn, carried: Carried, runtime: Runtime) -> Outcome:

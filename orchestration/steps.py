@@ -88,6 +88,11 @@ class GiveUpWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class AddContext:
+    """Ask the sources of the agent's context, and let what they say join the request."""
+
+
+@dataclass(frozen=True, slots=True)
 class TakeInbox:
     """Let what arrived join the history."""
 
@@ -113,6 +118,7 @@ Step: TypeAlias = (
     | ShowLess
     | Backoff
     | GiveUpWorker
+    | AddContext
     | TakeInbox
     | HandBack
     | End

@@ -275,7 +275,9 @@ def resume(
 
 
 def _needs_notice(newest: Row, iterations: int) -> bool:
-    return newest["role"] == "assistant" or (newest["origin"] == "notice" and iterations > 0)
+    # A notice before the first answer is the request's context.
+    is_of_ours = newest["origin"] == "notice" and newest["iteration"] > 0
+    return newest["role"] == "assistant" or (is_of_ours and iterations > 0)
 
 
 def _grace_alone(remedies: dict[str, int]) -> dict[str, int]:

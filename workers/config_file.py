@@ -13,9 +13,10 @@ from decimal import Decimal
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator
 from pydantic_core import ErrorDetails
 
+from orchestration.contexts import sources
 from orchestration.errors import ConfigError
 from orchestration.providers.settings import ENV_REFERENCE, Api
 from persistence.records.agent import AgentSettings
@@ -70,9 +71,17 @@ class ModelEntry(_Strict):
 # What a number may be, beyond its type. Settings that are not listed may be anything of their type.
 # The upper ends are what the database's columns and intervals hold, with room to be raised by a resume.
 _COUNTS = ("iterations", "context_window", "compress_window", "max_output_tokens", "attempts", "max_crashes")
-_TIMES = ("deadline_s", "connect_s", "first_token_s", "idle_s", "call_s", "tool_timeout_s")
+_TIMES = ("deadline_s", "connect_s", "first_token_s", "idle_s", "call_s", "tool_timeout_s", "context_timeout_s")
 _MOST = 1_000_000_000
 _TEN_YEARS_S = 10 * 365 * 86_400
+
+
+def _each_a_source(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        sources.check(name)
+    return names
+
+
 _BOUNDS: Mapping[str, Any] = {
     **{name: Field(ge=1, le=_MOST) for name in _COUNTS},
     **{name: Field(gt=0, le=_TEN_YEARS_S) for name in _TIMES},
@@ -82,6 +91,8 @@ _BOUNDS: Mapping[str, Any] = {
     "retry_base_s": Field(ge=0, le=_TEN_YEARS_S),
     "tool_threads": Field(ge=1, le=64),
     "result_chars": Field(ge=100),
+    "context": AfterValidator(_each_a_source),
+    "context_chars": Field(ge=100, le=_MOST),
     "compress_at": Field(gt=0, le=1),
     "compress_passes": Field(ge=0, le=20),
     "continuations": Field(ge=0, le=100),

@@ -18,10 +18,10 @@ def current_time(
     timezone: Annotated[str, Field(max_length=100, description="An IANA name, such as 'Europe/Berlin'.")] = "UTC",
 ) -> str:
     """The current date and time of a time zone, in ISO 8601 with its offset from UTC."""
-    return datetime.now(_zone(timezone)).isoformat(timespec="seconds")
+    return datetime.now(zone_of(timezone)).isoformat(timespec="seconds")
 
 
-def _zone(name: str) -> tzinfo:
+def zone_of(name: str) -> tzinfo:
     if name.upper() in ("UTC", "Z"):
         return UTC  # needs no time zone data, which a slim machine may lack
     try:

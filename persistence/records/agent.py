@@ -37,6 +37,9 @@ class AgentSettings:
     fallbacks: tuple[str, ...] = ()
     system_prompt: str = "You are a careful assistant. Use the tools you have; say plainly what you could not do."
     tools: tuple[str, ...] = ()
+    context: tuple[str, ...] = ()
+    context_chars: int = 20_000
+    context_timeout_s: float = 10.0
     iterations: int = 90
     max_tokens_total: int | None = None
     max_cost_usd: float | None = None

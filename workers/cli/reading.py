@@ -26,6 +26,7 @@ def show(turn: Turn, *, as_json: AsJson = False) -> int:
 def history(
     some_id: Annotated[str, typer.Argument(metavar="SESSION|TURN", help="A session's id, or that of a turn of it.")],
     *,
+    sent: Annotated[bool, typer.Option("--sent", help="Also what the model was sent that is not shown else.")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Show every message of a session, compressed ones too."""
@@ -35,7 +36,8 @@ def history(
 
     with connecting.database() as database:
         for message in views.history(database, wanted):
-            print(shapes.line(shapes.message(message)) if as_json else render.message(message))
+            shown = shapes.line(shapes.message(message, sent=sent)) if as_json else render.message(message, sent=sent)
+            print(shown)
     return exits.DONE
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestration.costs import dollars
 from persistence.events import StoredEvent
+from persistence.records.context import sources_of
 from persistence.records.message import Block, Call, Image, Opaque, Result, Text, Thinking
 from persistence.records.spending import Spending
 from persistence.views import MessageView, TurnView, WorkerView
@@ -107,12 +108,15 @@ def workers(alive: Sequence[WorkerView]) -> str:
     return printable("\n".join(told))
 
 
-def message(view: MessageView) -> str:
-    """One message: who wrote it where, then its blocks."""
+def message(view: MessageView, *, sent: bool = False) -> str:
+    """One message: who wrote it where, then its blocks; with `sent` those that the model was sent in their place."""
     stored = view.message
+    sources = sources_of(stored)
     head = f"── {stored.seq} · {stored.origin.value} · iteration {stored.iteration}"
     head += " · compressed" if view.is_compressed else ""
-    return printable("\n".join([head, *(_block(block, view.open_calls) for block in stored.content), ""]))
+    told = [] if sources is None else [f"(context sent to the model: {_sizes(sources)})"]
+    blocks = stored.sent if sent else stored.content
+    return printable("\n".join([head, *told, *(_block(block, view.open_calls) for block in blocks), ""]))
 
 
 def clock(at: datetime) -> str:
@@ -166,6 +170,10 @@ def _block(block: Block, open_calls: frozenset[str]) -> str:
             return f"(a block of {block.native.provider})"
 
 
+def _sizes(sources: Sequence[Payload]) -> str:
+    return ", ".join(f"{each['source']} ({each['chars']:,} characters)" for each in sources)
+
+
 def _instant(value: object) -> str:
     return value.astimezone().strftime("%Y-%m-%d %H:%M:%S") if isinstance(value, datetime) else str(value)
 
@@ -200,6 +208,12 @@ def _failed(p: Payload) -> str:
     return f"attempt {p.get('attempt')} at {p.get('provider')}:{p.get('model')} failed: {p.get('error')}{status}"
 
 
+def _context(p: Payload) -> str:
+    sources, empty = p.get("sources") or [], p.get("empty") or []
+    without = f"; nothing in {', '.join(empty)}" if empty else ""
+    return f"context joins the request: {_sizes(sources) or 'none'}{without}"
+
+
 def _waiting(p: Payload) -> str:
     pause = f" of {seconds(p['resume_in_s'])}" if p.get("resume_in_s") is not None else ""
     return f"waits for {p.get('for')}{pause}; no worker is held"
@@ -223,6 +237,8 @@ _SENTENCES: Mapping[str, Callable[[Payload], str]] = {
     "tool.ended": lambda p: f"  {p.get('name')} {p.get('status')} ({seconds(p.get('duration_s'))})",
     "steer.applied": lambda p: f"steer {p.get('n')} has joined the turn",
     "steer.not_delivered": lambda p: f"steer {p.get('n')} came too late",
+    "context.added": _context,
+    "context.left_out": lambda p: f"context {p.get('source')} was left out: {p.get('why')}",
     "system_prompt.rebuilt": lambda p: f"the session's system prompt was {p.get('was')}, and is built anew",
     "budget.grace": lambda _: "the iterations are spent; one last call, without tools",
 }

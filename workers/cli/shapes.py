@@ -14,6 +14,8 @@ history         {"seq", "turn_id", "iteration", "role", "origin", "content": [bl
                 blocks: {"type": "text", "text"}, {"type": "tool_call", "id", "name", "arguments"},
                 {"type": "tool_result", "id", "content", "is_error", "status"}, {"type": "thinking", "text", "native"},
                 {"type": "image", …}, {"type": "native", "native"}; an open call has "status": "open"
+                the context of a request is a message of its own, with no blocks and "context": [{"source", "chars"}];
+                what was sent in place of "content", where that differs, is "sent": [blocks] with --sent
 events          {"seq", "at", "type", …}, a line an event
 up              {"database_url", "redis_url"}
 
@@ -31,6 +33,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from persistence.events import StoredEvent
+from persistence.records.context import sources_of
 from persistence.records.message import Block, Call, Text, block_to_json
 from persistence.records.status import TurnStatus
 from persistence.submission import Submitted
@@ -77,8 +80,11 @@ def turn(view: TurnView) -> Json:
     }
 
 
-def message(view: MessageView) -> Json:
+def message(view: MessageView, *, sent: bool = False) -> Json:
+    """With `sent`, also what the model was sent instead of the content, where the two differ."""
     stored = view.message
+    sources = sources_of(stored)
+    wire = {"sent": [block_to_json(b) for b in stored.sent]} if sent and stored.wire else {}
     return {
         "seq": stored.seq,
         "turn_id": str(stored.turn_id),
@@ -88,6 +94,8 @@ def message(view: MessageView) -> Json:
         "content": [_block(block, view.open_calls) for block in stored.content],
         "compressed": view.is_compressed,
         **({"parts": list(view.parts)} if view.parts else {}),
+        **({} if sources is None else {"context": sources}),
+        **wire,
     }
 
 
