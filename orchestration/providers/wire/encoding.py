@@ -15,8 +15,8 @@ from persistence.records.message import Block, Call, Json, Message, content_from
 
 T = TypeVar("T")
 
-# OpenAI takes up to 64 characters (older deployments 40), Anthropic any number of these characters.
-_CALL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+# OpenAI takes up to 64 characters, its older deployments 40, Anthropic any number of these characters.
+_CALL_ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _NAME_CHARS = 64
 

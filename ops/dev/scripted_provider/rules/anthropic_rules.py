@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from ops.dev.scripted_provider.asked import Json
 from ops.dev.scripted_provider.rules import anthropic_messages, anthropic_thinking
-from ops.dev.scripted_provider.rules.anthropic_blocks import as_blocks, check_block
+from ops.dev.scripted_provider.rules.anthropic_blocks import SERVER_BLOCKS, as_blocks, check_block
 from ops.dev.scripted_provider.rules.common import (
     Refused,
     as_list,
@@ -74,7 +74,10 @@ def check(
     _choice(body, offered)
     anthropic_thinking.check_config(body)
     messages = anthropic_messages.check(body, strict_alternation=strict_alternation)
-    if messages.merged[-1].role == "assistant" and not _OLDER.match(model):
+    last = messages.merged[-1]
+    # What pauses comes back as it is, to be gone on with: https://platform.claude.com/docs/en/build-with-claude/handling-stop-reasons
+    is_paused = last.blocks[-1].get("type") in SERVER_BLOCKS
+    if last.role == "assistant" and not is_paused and not _OLDER.match(model):
         message = (
             "This model does not support assistant message prefill. The conversation must end with a user message."
         )
