@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
-from orchestration import final_words, history, room
+from orchestration import final_words, history, holding, room
 from orchestration.budget import IterationBudget
 from orchestration.decide import REFUSAL_FALLBACKS, REFUSALS, UNFIT_WORKER, budget_sentence, model_in_use
 from orchestration.errors import ErrorClass, ModelError
@@ -199,20 +199,19 @@ def fell_back(turn: Turn, model_index: int) -> Outcome:
         retry_after_s=None,
         remedies=_frozen(remedies),
     )
-    told = Event(
-        "model.fallback",
-        {"from": model_in_use(turn), "to": turn.agent.models[model_index], "error": turn.counters.last_error},
-    )
+    held = holding.of(turn.counters)
+    reason = held.by.value if held else turn.counters.last_error
+    told = Event("model.fallback", {"from": model_in_use(turn), "to": turn.agent.models[model_index], "error": reason})
     # Only the provider that paused an answer can go on with it as it is.
     newest = turn.last_message
     is_paused = newest is not None and newest.turn_id == turn.id and parts.is_paused(newest)
     notices = (history.notice(turn, history.CONTINUE_NOTICE),) if is_paused else ()
-    return Outcome(counters, messages=notices, events=(told,))
+    return Outcome(holding.answered(counters), messages=notices, events=(told,))
 
 
 def rested(counters: Counters) -> Counters:
     """The counters of a turn whose wait will be over when somebody claims it; attempts stay counted."""
-    return room.rested(replace(counters, last_error=None, retry_after_s=None))
+    return holding.rested(room.rested(replace(counters, last_error=None, retry_after_s=None)))
 
 
 def ended(ending: Ending) -> Event:

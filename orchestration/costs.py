@@ -196,7 +196,12 @@ def _lost(turn: Turn, model: str, request_tokens: int, prices: Prices) -> Spendi
 
 def _estimate(turn: Turn, model: str, request_tokens: int, prices: Prices) -> Estimate:
     """What an attempt has come to, as far as anybody can tell: its request, and an answer as long as this turn's are."""
-    usual = turn.usage.output_tokens // max(turn.counters.iterations_used, 1)
-    output = min(max(usual, LEAST_OUTPUT_TOKENS), turn.agent.max_output_tokens or USUAL_OUTPUT_TOKENS)
+    output = usual_output(turn)
     provider, _, name = model.partition(":")
     return Estimate(request_tokens + output, prices(provider, name, Usage(request_tokens, output)))
+
+
+def usual_output(turn: Turn) -> int:
+    """How long an answer of this turn is taken to be, going by those that it has had."""
+    usual = turn.usage.output_tokens // max(turn.counters.iterations_used, 1)
+    return min(max(usual, LEAST_OUTPUT_TOKENS), turn.agent.max_output_tokens or USUAL_OUTPUT_TOKENS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestration import costs, room
+from orchestration import costs, holding, room
 from orchestration.context_window import Why
 from orchestration.errors import ErrorClass
 from orchestration.history import groups, in_doubt
@@ -62,6 +62,9 @@ def decide(turn: Turn, signals: Signals) -> Step:
         return AddContext()
     if turn.has_news and not _is_paused(turn):
         return TakeInbox()
+    held = holding.of(turn.counters)
+    if held is not None and not turn.has_rested:
+        return holding.next_step(turn, held, has_fallback=_has_fallback(turn), model=model_in_use(turn))
     if turn.counters.last_error is not None and (room.was_refused(turn) or not turn.has_rested):
         return _remedy(turn)
     return _call_model(turn)
@@ -159,7 +162,7 @@ def _remedy(turn: Turn) -> Step:
     smaller = room.after_refusal(turn, model_in_use(turn)) if remedy.compresses else None
     if smaller is not None and not isinstance(smaller, Why):
         return smaller
-    has_fallback = remedy.falls_back and counters.model_index + 1 < len(agent.models)
+    has_fallback = remedy.falls_back and _has_fallback(turn)
     if error in REFUSALS and counters.remedies.get(REFUSAL_FALLBACKS, 0) >= MAX_REFUSAL_FALLBACKS:
         has_fallback = False
     most = min(agent.attempts, remedy.most_attempts or agent.attempts) if has_fallback else agent.attempts
@@ -212,6 +215,10 @@ def model_in_use(turn: Turn) -> str:
     return turn.agent.models[min(turn.counters.model_index, len(turn.agent.models) - 1)]
 
 
+def _has_fallback(turn: Turn) -> bool:
+    return turn.counters.model_index + 1 < len(turn.agent.models)
+
+
 def _call_model(turn: Turn) -> Step:
     counters = turn.counters
     model = model_in_use(turn)
@@ -222,7 +229,7 @@ def _call_model(turn: Turn) -> Step:
     smaller = room.before_call(turn, model)
     if isinstance(smaller, Why):
         return End(_is_full(turn, smaller))
-    return smaller or CallModel(model, is_grace=is_grace)
+    return smaller or CallModel(model, is_grace=is_grace, is_last=not _has_fallback(turn))
 
 
 def budget_sentence(turn: Turn) -> str:

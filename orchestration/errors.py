@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from orchestration.quota import Quota
 from persistence.records.usage import Usage
 
 
@@ -85,6 +86,7 @@ class ModelError(PerdureError):
         request_id: str | None = None,
         usage: Usage | None = None,
         was_sent: bool = True,
+        quota: Quota | None = None,
     ) -> None:
         super().__init__(message)
         self.error = error
@@ -93,6 +95,7 @@ class ModelError(PerdureError):
         self.request_id = request_id
         self.usage = usage
         self.was_sent = was_sent
+        self.quota = quota
 
     @property
     def may_be_billed(self) -> bool:

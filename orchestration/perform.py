@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from orchestration import answers, compression, costs, history, room
+from orchestration import answers, compression, costs, guarded, history, room
 from orchestration.carrying import Carried
 from orchestration.context_size import rough_text, rough_tokens, size_of
 from orchestration.contexts import message as contexts
@@ -50,6 +50,8 @@ from persistence.records.turn import Turn
 _GIVE_WAY_S = 1.5
 # What a step may take beyond its own limits before it counts as hung.
 _SLACK_S = 5.0
+# What the key of a call may take to be fetched (providers.key_sources takes a little less).
+_KEY_S = 25.0
 # A call that has less time than this until the deadline is not made.
 _LEAST_CALL_S = 1.0
 # Of a request that no provider has counted yet, a rough token may be this many.
@@ -146,7 +148,7 @@ def _call_model(step: CallModel, turn: Turn, carried: Carried, runtime: Runtime)
     def heard(text: str) -> None:
         runtime.on_text(turn.id, text)
 
-    return _ask(_Question(client, request, attempt, answered, heard), carried, runtime)
+    return _ask(_Question(client, request, attempt, answered, heard, is_last=step.is_last), carried, runtime)
 
 
 def _compress(step: Compress, turn: Turn, carried: Carried, runtime: Runtime) -> Outcome:
@@ -162,13 +164,17 @@ def _compress(step: Compress, turn: Turn, carried: Carried, runtime: Runtime) ->
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """One attempt at a request: what becomes of its answer, and who hears the words of it as they come."""
+    """One attempt at a request: what becomes of its answer, and who hears the words of it as they come.
+
+    `is_last` says that no other model could be asked in its place.
+    """
 
     client: ModelClient
     request: ModelRequest
     attempt: answers.Attempt | compression.Attempt
     answered: Callable[[Reply, float], Outcome]
     on_text: Callable[[str], None]
+    is_last: bool = True
 
 
 def _ask(question: _Question, carried: Carried, runtime: Runtime) -> Outcome:
@@ -187,22 +193,45 @@ def _ask(question: _Question, carried: Carried, runtime: Runtime) -> Outcome:
     limits = question.request.limits
     limits = replace(limits, call_s=min(limits.call_s, carried.seconds_left))
     request = replace(question.request, max_output_tokens=allowed.max_output_tokens, limits=limits)
-    outcome = allowed.applied_to(_try(replace(question, request=request), carried), turn)
+    outcome = allowed.applied_to(_try(replace(question, request=request), carried, runtime), turn)
     # A call that was cut at the deadline is no failure of its provider's.
     return costs.ended_as(outcome, PAST_DEADLINE) if _is_late(outcome, carried) else outcome
 
 
-def _try(question: _Question, carried: Carried) -> Outcome:
-    limits, attempt = question.request.limits, question.attempt
-    carried.begin_step(limits.connect_s + limits.call_s + _SLACK_S)
-    started = time.monotonic()
+def _try(question: _Question, carried: Carried, runtime: Runtime) -> Outcome:
+    limits, attempt, turn = question.request.limits, question.attempt, question.attempt.turn
+    carried.begin_step(_KEY_S + limits.connect_s + limits.call_s + _SLACK_S)
+    tokens = partial(_expected_tokens, question)
     try:
-        reply = question.client.reply(question.request, stop=carried.stop, on_text=question.on_text)
-    except ModelError as error:
-        return attempt.failed(error, time.monotonic() - started)
+        let_in = guarded.ask(
+            runtime.guard,
+            question.client,
+            turn,
+            question.request,
+            stop=carried.stop,
+            tokens=tokens,
+            is_last=question.is_last,
+        )
+        if isinstance(let_in, Outcome):
+            return let_in
+    except ConfigError as error:
+        return answers.unfit_worker(turn, runtime.worker, str(error))
     except CallInterrupted:
-        return attempt.interrupted(time.monotonic() - started)
-    return question.answered(reply, time.monotonic() - started)
+        return Outcome(turn.counters)
+    started = time.monotonic()
+    request = replace(question.request, key=let_in.key)
+    try:
+        reply = question.client.reply(request, stop=carried.stop, on_text=question.on_text)
+    except ModelError as error:
+        return let_in.failed(error, lambda e: attempt.failed(e, time.monotonic() - started))
+    except CallInterrupted:
+        return let_in.dropped(attempt.interrupted(time.monotonic() - started))
+    return let_in.answered(reply, question.answered(reply, time.monotonic() - started))
+
+
+def _expected_tokens(question: _Question) -> int:
+    """What the call is taken to use of its provider's tokens, its answer included."""
+    return _most_tokens(question) + costs.usual_output(question.attempt.turn)
 
 
 def _most_tokens(question: _Question) -> int:

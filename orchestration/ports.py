@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
+from orchestration.quota import Quota
 from persistence.records.message import Block, Call, Effect, Hit, Message, Result
 from persistence.records.usage import Usage
 
@@ -51,6 +52,7 @@ class ModelRequest:
     """One request in neutral words. It is built anew for its provider at every attempt.
 
     Requests with one `cache_key` begin alike, as far as they go: those of a session.
+    `key` is the number of the provider's key that it is made with.
     """
 
     model: str
@@ -61,6 +63,7 @@ class ModelRequest:
     max_output_tokens: int | None = None
     limits: TimeLimits = TimeLimits()
     cache_key: str | None = None
+    key: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ class Reply:
     usage: Usage | None
     model: str
     request_id: str | None = None
+    quota: Quota | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,37 @@ class ModelClient(Protocol):
         Raises ModelError when no whole answer came, CallInterrupted when `stop` was set meanwhile (the socket is closed).
         """
         ...
+
+
+class Keys(Protocol):
+    """The keys of one provider, by their numbers: their places in `api_keys`. None of this shows a key itself."""
+
+    def order(self, turn_id: UUID) -> Sequence[int]:
+        """The numbers of the keys for a call of this turn, the best first. Empty where the provider wants no key."""
+        ...
+
+    def name(self, number: int) -> str:
+        """What the key is called among workers: a digest, the same in every process."""
+        ...
+
+    def prepare(self, number: int, stop: StopSignal) -> None:
+        """Have the key at hand for a call. Raises ConfigError when it cannot be had, CallInterrupted."""
+        ...
+
+    def refresh(self, number: int, *, used_at: float) -> bool:
+        """The key that a call used at `used_at` (monotonic) was refused: fetch it anew before it is used again.
+
+        False where that can change nothing.
+        """
+        ...
+
+
+@runtime_checkable
+class KeyedClient(ModelClient, Protocol):
+    """A provider that may have several keys, or such as are fetched."""
+
+    @property
+    def keys(self) -> Keys: ...
 
 
 @runtime_checkable

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from orchestration.carrying import Registry
 from orchestration.costs import Prices
+from orchestration.guarding import RateGuard, Unguarded
 from orchestration.ports import ModelClient, Toolbox
 from persistence.database import Database
 from persistence.records.turn import Turn
@@ -36,6 +37,7 @@ class Runtime:
 
     Both raise ConfigError when this worker lacks it. `on_text` hears the words of a model as they come; they may be lost.
     `on_claimed` is called once a turn is ours. `prices` says what a call costs and never raises.
+    `guard` is what all workers know together of rate limits.
     """
 
     database: Database
@@ -50,3 +52,4 @@ class Runtime:
     on_text: Callable[[UUID, str], None] = _nobody_listens
     on_claimed: Callable[[UUID], None] = _nobody_waits
     prices: Prices = _nothing_has_a_price
+    guard: RateGuard = field(default_factory=Unguarded)

@@ -19,10 +19,11 @@ class Signals:
 
 @dataclass(frozen=True, slots=True)
 class CallModel:
-    """Exactly one attempt at one model ("provider:model")."""
+    """Exactly one attempt at one model ("provider:model"); `is_last` says that no other one is left in the chain."""
 
     model: str
     is_grace: bool = False
+    is_last: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ _OPENAI = "openai"
 _ANTHROPIC = "anthropic"
 _OWN_SERVER = "main"
 _USUAL_MODELS = {_OPENAI: "gpt-5-mini", _ANTHROPIC: "claude-haiku-4-5"}
+_LIMITS = ("requests_per_minute", "tokens_per_minute")
 _USUAL_TOOLS = ("files", "calculator", "time")
 
 
@@ -57,6 +58,7 @@ def load(settings: Settings, environ: Mapping[str, str] = os.environ) -> Config:
     file = config_file.read(ConfigFile, data, where=source)
     providers = {p.name: p for p in _from_environment(settings, environ)}
     providers |= {name: _provider(name, entry) for name, entry in file.providers.items()}
+    providers = _with_group_limits(providers, source)
     agents = _agents(file, settings, providers, source)
     for agent in agents.values():
         _check_models(agent, providers, where=source)
@@ -199,6 +201,30 @@ def _provider(name: str, entry: ProviderEntry) -> ProviderSettings:
         # That protocol's paths bring their own /v1, but people write the address as they do for the others.
         return replace(provider, base_url=provider.base_url.rstrip("/").removesuffix("/v1"))
     return provider
+
+
+def _with_group_limits(providers: Mapping[str, ProviderSettings], source: str) -> dict[str, ProviderSettings]:
+    """The providers of one quota group share its limits, whichever of them states one. Raises ConfigError."""
+    limits: dict[tuple[str, str], tuple[int, str]] = {}
+    for provider in providers.values():
+        for limit in _LIMITS:
+            value: int | None = getattr(provider, limit)
+            if provider.quota_group is None or value is None:
+                continue
+            known, by = limits.setdefault((provider.quota_group, limit), (value, provider.name))
+            if known != value:
+                raise ConfigError(
+                    f"{source}: [providers.{by}] and [providers.{provider.name}] share the quota group "
+                    f"{provider.quota_group!r}, but {limit} is {known} for one and {value} for the other: write it once."
+                )
+    return {
+        name: provider
+        if provider.quota_group is None
+        else replace(
+            provider, **{k: limits[provider.quota_group, k][0] for k in _LIMITS if (provider.quota_group, k) in limits}
+        )
+        for name, provider in providers.items()
+    }
 
 
 def _agents(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields
 from decimal import Decimal
@@ -18,7 +19,13 @@ from pydantic_core import ErrorDetails
 
 from orchestration.contexts import sources
 from orchestration.errors import ConfigError
-from orchestration.providers.settings import ENV_REFERENCE, Api
+from orchestration.providers.settings import (
+    COMMAND_REFERENCE,
+    ENTRY_POINT_REFERENCE,
+    ENV_REFERENCE,
+    Api,
+    KeyStrategy,
+)
 from persistence.records.agent import AgentSettings
 
 M = TypeVar("M", bound=BaseModel)
@@ -26,6 +33,23 @@ M = TypeVar("M", bound=BaseModel)
 _MAY_BE_SECRET = frozenset({"api_keys", "base_url", "extra_body"})
 _Positive = Annotated[int, Field(gt=0)]
 _Dollars = Annotated[Decimal, Field(ge=0, allow_inf_nan=False)]
+
+
+_REFERENCES = {
+    ENV_REFERENCE: "NAME_OF_THE_VARIABLE",
+    COMMAND_REFERENCE: "PROGRAM ARGUMENT",
+    ENTRY_POINT_REFERENCE: "NAME",
+}
+
+
+def _check_words(command: str) -> None:
+    """That the command can be taken apart into words. Raises ValueError; what it says is not repeated."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        raise ValueError('a "command:" with an open quotation mark: close it') from None
+    if "\0" in command or not words:
+        raise ValueError('a "command:" that names no program: write "command:PROGRAM ARGUMENT"')
 
 
 class _Strict(BaseModel):
@@ -41,14 +65,21 @@ class ProviderEntry(_Strict):
     quota_group: str | None = None
     requests_per_minute: _Positive | None = None
     tokens_per_minute: _Positive | None = None
+    key_strategy: KeyStrategy = KeyStrategy.ORDER
     extra_body: dict[str, Any] = Field(default_factory=dict[str, Any])
     prompt_cache: bool | None = None
 
     @field_validator("api_keys")
     @classmethod
     def _named(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
-        if any(key.strip() == ENV_REFERENCE for key in keys):
-            raise ValueError('an "env:" without a name: write "env:NAME_OF_THE_VARIABLE"')
+        for key in keys:
+            for prefix, example in _REFERENCES.items():
+                if key.strip() == prefix:
+                    raise ValueError(f'a reference "{prefix}" without a name: write "{prefix}{example}"')
+            if key.startswith(COMMAND_REFERENCE):
+                _check_words(key.removeprefix(COMMAND_REFERENCE))
+        if len(set(keys)) < len(keys):
+            raise ValueError("the same key twice: write each once")
         return keys
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from orchestration.errors import ConfigError
+from orchestration.providers.keyring import Keyring
 from orchestration.providers.settings import Api, ProviderSettings
 from persistence.records.message import dumps
 
@@ -37,11 +38,11 @@ def connect(settings: ProviderSettings) -> ProviderClient:
     Raises ConfigError.
     """
     _check(settings)
-    keys = settings.keys()
-    for key in keys:
+    keys = Keyring(settings)
+    for key in keys.secrets:
         if not key.isascii() or not key.isprintable() or " " in key:
             raise ConfigError(f"A key of [providers.{settings.name}] has characters that no key has: check api_keys.")
-    if not keys and settings.base_url is None:
+    if not settings.api_keys and settings.base_url is None:
         raise ConfigError(
             f"The provider {settings.name!r} has neither api_keys nor a base_url: set one of them under "
             f"[providers.{settings.name}]."

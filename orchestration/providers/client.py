@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import httpx2
 
-from orchestration.errors import CallInterrupted
+from orchestration.errors import CallInterrupted, ConfigError, ErrorClass, ModelError
 from orchestration.ports import ModelRequest, Reply, StopSignal, TimeLimits
 from orchestration.providers.connections.backend import watch_connections
 from orchestration.providers.connections.shards import ShardedClient
 from orchestration.providers.connections.watch import CallWatch
 from orchestration.providers.failures import Malformed, Reported, Translator, request_id
+from orchestration.providers.keyring import Keyring
+from orchestration.providers.quota_headers import quota_of
 from orchestration.providers.wire.decoding import Decoder
 from orchestration.providers.wire.strict_json import object_of
 
@@ -33,27 +35,35 @@ END_OF_BODY_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What differs between protocols. `post` sends a body through the SDK and returns an answer that is not read yet."""
+    """What differs between protocols.
+
+    `post` sends a body through the SDK, with this key instead of the SDK's own, and returns an answer that is not read yet.
+    """
 
     encode: Callable[[ModelRequest], bytes]
     decoder: Callable[[Callable[[str], None]], Decoder]
-    post: Callable[[bytes], httpx2.Response]
+    post: Callable[[bytes, str | None], httpx2.Response]
     sdk_error: type[Exception]
 
 
 class ProviderClient:
     """A ModelClient over an SDK. One serves every thread of a process; make it after the process has forked."""
 
-    def __init__(self, name: str, dialect: Dialect, http: httpx2.Client, secrets: Sequence[str]) -> None:
+    def __init__(self, name: str, dialect: Dialect, http: httpx2.Client, keys: Keyring) -> None:
         self._name = name
         self._dialect = dialect
         self._http = http
-        self._translator = Translator(name, secrets)
+        self._keys = keys
+        self._translator = Translator(name, keys.secrets)
         self._faults = (dialect.sdk_error, httpx2.HTTPError, httpx2.InvalidURL, Malformed, Reported)
 
     @property
     def name(self) -> str:
         return self._name
+
+    @property
+    def keys(self) -> Keyring:
+        return self._keys
 
     def close(self) -> None:
         """Close the idle connections; no call may be made any more."""
@@ -61,9 +71,20 @@ class ProviderClient:
 
     def reply(self, request: ModelRequest, *, stop: StopSignal, on_text: Callable[[str], None]) -> Reply:
         """Make exactly one attempt; see ModelClient. A whole answer is returned even if the stop came meanwhile."""
+        key = self._key(request, stop)
         body = self._dialect.encode(request)
         decoder = self._dialect.decoder(on_text)
-        return self._attempt(partial(self._dialect.post, body), decoder, self._read, request.limits, stop)
+        return self._attempt(partial(self._dialect.post, body, key), decoder, self._read, request.limits, stop)
+
+    def _key(self, request: ModelRequest, stop: StopSignal) -> str | None:
+        """The key of this request, None where the SDK has it. Raises ModelError and CallInterrupted."""
+        if self._keys.is_static:
+            return None
+        turn_id = request.messages[-1].turn_id if request.messages else None
+        try:
+            return self._keys.value(request.key, turn_id, stop)
+        except ConfigError as error:
+            raise ModelError(ErrorClass.AUTH, str(error), was_sent=False) from error
 
     def _attempt(
         self,
@@ -96,7 +117,7 @@ class ProviderClient:
             decoder.document(object_of(response.read(), "the answer"))
         else:
             raise Malformed(f"the answer is {kind or 'of no stated type'}: neither an event stream nor JSON")
-        return decoder.reply(request_id(response.headers))
+        return whole(decoder, response)
 
     def _read_events(self, response: httpx2.Response, decoder: Decoder, watch: CallWatch) -> None:
         response.encoding = "utf-8"  # as the standard has it, whatever a server calls its stream
@@ -118,6 +139,17 @@ class ProviderClient:
                 raise
             # The answer is paid for and here; only the connection cannot be kept.
             log.debug("model.body_not_ended", extra={"provider": self._name, "cause": type(error).__name__})
+
+
+def whole(decoder: Decoder, response: httpx2.Response) -> Reply:
+    """The answer that was read, with what its headers say."""
+    reply, quota = decoder.reply(request_id(response.headers)), quota_of(response.headers)
+    return reply if quota is None else replace(reply, quota=quota)
+
+
+def bearer(key: str | None) -> dict[str, Any]:
+    """The options of an SDK's request that is made with this key: a client's copy for each key would cost more."""
+    return {} if key is None else {"headers": {"Authorization": f"Bearer {key}"}}
 
 
 def content_type(response: httpx2.Response) -> str:

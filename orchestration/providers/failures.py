@@ -18,6 +18,8 @@ import httpx2
 from orchestration.errors import CallInterrupted, ErrorClass, ModelError
 from orchestration.providers.connections.watch import CallWatch, Limit
 from orchestration.providers.error_classes import classify, error_object
+from orchestration.providers.quota_headers import quota_of
+from orchestration.quota import Quota
 from persistence.records.text import clean
 from persistence.records.usage import Usage
 
@@ -58,8 +60,7 @@ class Translator:
 
     def __init__(self, provider: str, secrets: Sequence[str]) -> None:
         self._provider = provider
-        # The longest first: one key may be the beginning of another.
-        self._secrets = sorted((s for s in secrets if len(s) > 3), key=len, reverse=True)
+        self._secrets = secrets  # looked at when they are needed: a key may be replaced
 
     def translate(
         self,
@@ -80,14 +81,16 @@ class Translator:
         answer = response or _response_of(error)
         status = answer.status_code if answer is not None else None
         found, text = _what_happened(error, watch, is_answering=response is not None)
+        quota = quota_of(answer.headers) if answer is not None else None
         return ModelError(
             found,
             self._sentence(text),
-            retry_after_s=retry_after_s(answer.headers) if answer is not None and response is None else None,
+            retry_after_s=_wait_s(found, answer.headers, quota) if answer is not None and response is None else None,
             status=status,
             request_id=request_id(answer.headers) if answer is not None else None,
             usage=usage,
             was_sent=watch.passed is not Limit.CONNECT and not any(isinstance(e, _NOT_SENT) for e in _chain(error)),
+            quota=quota,
         )
 
     def _sentence(self, text: str) -> str:
@@ -95,7 +98,8 @@ class Translator:
         return whole if len(whole) <= MESSAGE_CHARS else whole[: MESSAGE_CHARS - 1] + "…"
 
     def _mask(self, text: str) -> str:
-        for secret in self._secrets:
+        # The longest first: one key may be the beginning of another.
+        for secret in sorted((s for s in self._secrets if len(s) > 3), key=len, reverse=True):
             text = text.replace(secret, MASK)
         return text
 
@@ -132,6 +136,14 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
         return max(0.0, (until - now).total_seconds())
     except (TypeError, ValueError):  # no date, or one with a time zone and one without
         return None
+
+
+def _wait_s(found: ErrorClass, headers: httpx2.Headers, quota: Quota | None) -> float | None:
+    """What a refusal says of when to come back: Retry-After, else, of a rate limit, when the quota has some room again."""
+    asked = retry_after_s(headers)
+    if asked is None and quota is not None and found is ErrorClass.RATE_LIMIT:
+        return quota.wait_s(1) or None
+    return asked
 
 
 def _number(text: str | None) -> float | None:

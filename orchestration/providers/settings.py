@@ -18,6 +18,10 @@ from orchestration.errors import ConfigError
 from persistence.records.usage import Usage
 
 ENV_REFERENCE = "env:"
+COMMAND_REFERENCE = "command:"
+ENTRY_POINT_REFERENCE = "entry-point:"
+# The group of entry points that a package may offer keys in.
+KEY_ENTRY_POINTS = "perdure.keys"
 # The company's own addresses, those of its regions too.
 _OPENAI_HOST = re.compile(r"([a-z]+\.)?api\.openai\.com")
 
@@ -28,6 +32,14 @@ class Api(StrEnum):
     OPENAI_CHAT = "openai-chat"
     OPENAI_RESPONSES = "openai-responses"
     ANTHROPIC = "anthropic"
+
+
+class KeyStrategy(StrEnum):
+    """Which of several keys a turn begins with: the first one that is usable, one after the other, or the idlest."""
+
+    ORDER = "order"
+    ROUND_ROBIN = "round_robin"
+    LEAST_USED = "least_used"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,7 @@ class ProviderSettings:
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     prompt_cache: bool | None = None
+    key_strategy: KeyStrategy = KeyStrategy.ORDER
 
     def sends_cache_key(self, host: str) -> bool:
         """Whether an OpenAI protocol's key for the prompt cache is sent to `host`.
@@ -55,14 +68,16 @@ class ProviderSettings:
         """
         return bool(_OPENAI_HOST.fullmatch(host)) if self.prompt_cache is None else self.prompt_cache
 
-    def keys(self, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-        """The keys themselves, in order, read from the environment now. Keep them no longer than the client.
+    def keys(self, environ: Mapping[str, str] = os.environ) -> tuple[str | None, ...]:
+        """The keys themselves, in order, read from the environment now; None for one that is fetched when it is used.
 
-        Raises ConfigError when a variable that is referred to is unset or empty.
+        Keep them no longer than the client. Raises ConfigError when a variable that is referred to is unset or empty.
         """
         return tuple(self._resolve(key, environ) for key in self.api_keys)
 
-    def _resolve(self, key: str, environ: Mapping[str, str]) -> str:
+    def _resolve(self, key: str, environ: Mapping[str, str]) -> str | None:
+        if key.startswith((COMMAND_REFERENCE, ENTRY_POINT_REFERENCE)):
+            return None
         if not key.startswith(ENV_REFERENCE):
             return key
         variable = key.removeprefix(ENV_REFERENCE)

@@ -12,6 +12,7 @@ import pytest
 
 from orchestration.errors import AnswerLost, ErrorClass, ModelError
 from orchestration.ports import Finish, Reply, Started, TimeLimits
+from orchestration.providers.keyring import Keyring
 from orchestration.providers.openai_responses.background import ResponsesClient
 from orchestration.providers.openai_responses.client import connect
 from orchestration.providers.openai_responses.encoding import ResponsesEncoder
@@ -60,7 +61,7 @@ class Bench:
     def __init__(self, url: str, stack: ExitStack) -> None:
         base_url = f"{url}/v1"
         settings = ProviderSettings("main", Api.OPENAI_RESPONSES, base_url, (KEY,))
-        self.ours: ResponsesClient = stack.enter_context(closing(connect(settings, (KEY,))))
+        self.ours: ResponsesClient = stack.enter_context(closing(connect(settings, Keyring(settings))))
         self.sdk = stack.enter_context(openai.OpenAI(api_key=KEY, base_url=base_url, max_retries=0))
 
     def reading(self, exchange: Exchange) -> Any:

@@ -128,6 +128,20 @@ def test_the_example_file_explains_every_setting_of_an_agent() -> None:
         ('[providers."a:b"]\napi = "anthropic"\n', "write one word without a colon"),
         (PROVIDER + 'api_key = "hunter2"\n', "providers.main.api_key is not a setting: did you mean api_keys?"),
         (PROVIDER + "api_keys = ['env:']\n", 'write "env:NAME_OF_THE_VARIABLE"'),
+        (PROVIDER + "api_keys = ['command:']\n", 'write "command:PROGRAM ARGUMENT"'),
+        (PROVIDER + "api_keys = ['command: ']\n", 'write "command:PROGRAM ARGUMENT"'),
+        (PROVIDER + "api_keys = ['command:get \"a key']\n", "open quotation mark"),
+        (PROVIDER + "api_keys = ['entry-point:']\n", 'write "entry-point:NAME"'),
+        (PROVIDER + "api_keys = ['env:A', 'env:A']\n", "the same key twice"),
+        (PROVIDER + "key_strategy = 'random'\n", "'order', 'round_robin' or 'least_used'"),
+        (PROVIDER + "requests_per_minute = 0\n", "requests_per_minute = 0 cannot be used"),
+        (
+            PROVIDER
+            + "quota_group = 'a'\nrequests_per_minute = 5\n"
+            + PROVIDER.replace("main", "other")
+            + "quota_group = 'a'\nrequests_per_minute = 6\n",
+            "requests_per_minute is 5 for one and 6 for the other: write it once",
+        ),
         (PROVIDER + "api_keys = 'hunter2'\n", "providers.main.api_keys cannot be used"),
         ('[providers.m]\napi = "anthropic"\nbase_url = "hunter2"\n', "providers.m.base_url is not an address"),
         ('[prices."m"]\ninput_usd_per_million = -1\n', "prices.m.input_usd_per_million"),
@@ -337,3 +351,15 @@ def test_the_window_of_the_model_that_summarises_is_its_own(load: Load) -> None:
 def test_the_model_that_summarises_needs_a_provider_too(load: Load) -> None:
     with pytest.raises(ConfigError, match="no provider 'elsewhere' is configured"):
         load(AGENT + 'compress_model = "elsewhere:small"\n')
+
+
+def test_the_providers_of_a_quota_group_share_the_limits_that_one_of_them_states(load: Load) -> None:
+    group = "quota_group = 'acme'\n"
+    loaded = load(
+        f"{PROVIDER}{group}requests_per_minute = 60\n"
+        f"{PROVIDER.replace('main', 'second')}{group}tokens_per_minute = 9000\n"
+        f"{PROVIDER.replace('main', 'third')}tokens_per_minute = 7\n"
+    )
+
+    limits = {n: (p.requests_per_minute, p.tokens_per_minute) for n, p in loaded.providers.items()}
+    assert limits == {"main": (60, 9000), "second": (60, 9000), "third": (None, 7)}

@@ -60,20 +60,20 @@ class Player:
         if gate is not None and gate.at != "before-byte":
             await self.gates.pass_through(gate.name)
         if broken is None:
-            self.connection.answer(200, self._headers(_JSON), body)
+            self.connection.answer(200, self._headers(_JSON) | dict(reply.headers), body)
             return
         cut = cut_body(broken, body)
         if broken.kind in ("end", "error"):
-            self.connection.answer(200, self._headers(_JSON), body[:cut])
+            self.connection.answer(200, self._headers(_JSON) | dict(reply.headers), body[:cut])
             return
-        self.connection.start(200, self._headers(_JSON), length=len(body))
+        self.connection.start(200, self._headers(_JSON) | dict(reply.headers), length=len(body))
         await self.connection.write(body[:cut])
         await self._break_json(broken, body[cut:])
 
     async def _stream(self, reply: Reply) -> None:
         events = self.shape.events(self.asked, reply)
         self.recorded.answer = 200
-        self.connection.start(200, self._headers(_STREAM), length=None)
+        self.connection.start(200, self._headers(_STREAM) | dict(reply.headers), length=None)
         broken, gate = reply.broken, reply.gate
         stop = len(events) if broken is None else where(broken.at, events)
         held = 0 if gate is None else min(stop, where(gate.at, events))

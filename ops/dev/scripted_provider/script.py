@@ -117,6 +117,7 @@ class Reply:
     token_delay_s  waits between two deltas, in seconds; None is the server's default
     chunk_chars    characters in one delta
     as_json        answers with JSON even if a stream was asked for
+    headers        more headers of the answer
     """
 
     parts: tuple[Part, ...] = ()
@@ -128,6 +129,7 @@ class Reply:
     token_delay_s: float | None = None
     chunk_chars: int = 16
     as_json: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
         for place in (self.gate, self.broken):

@@ -37,7 +37,7 @@ from ops.dev.scripted_provider.script import (
     status,
 )
 
-_TIMING = ("delay_s", "token_delay_s", "chunk_chars", "as_json")
+_TIMING = ("delay_s", "token_delay_s", "chunk_chars", "as_json", "headers")
 _REPLY = frozenset({"text", "thinking", "redacted", "calls", "finish", "tokens", "gate", "break", *_TIMING})
 _FAILURE = frozenset({"status", "message", "type", "code", "headers", "html", "retry_after", "delay_s", "gate"})
 _SCRIPT = ("count", "repeat_last", "context_limit", "strict_alternation", "binds_thinking")

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import anthropic
 import httpx2
 
 from orchestration.providers.anthropic_messages.decoding import AnthropicDecoder
 from orchestration.providers.anthropic_messages.encoding import AnthropicEncoder
-from orchestration.providers.client import Dialect, ProviderClient, http_client
+from orchestration.providers.client import Dialect, ProviderClient, bearer, http_client
+from orchestration.providers.keyring import Keyring
 from orchestration.providers.settings import ProviderSettings
 
 NO_KEY = "none"
 
 
-def connect(settings: ProviderSettings, keys: tuple[str, ...]) -> ProviderClient:
-    """The client of one provider; `keys` are the real ones, the first is used."""
+def connect(settings: ProviderSettings, keys: Keyring) -> ProviderClient:
+    """The client of one provider. The SDK knows a key that never changes; any other is given to it with each request."""
     http = http_client()
     sdk = anthropic.Anthropic(
-        api_key=keys[0] if keys else NO_KEY,
+        api_key=keys.secrets[0] if keys.is_static and keys.secrets else NO_KEY,
         base_url=_base_url(settings.base_url),
         max_retries=0,
         timeout=None,
@@ -41,8 +42,13 @@ def _base_url(configured: str | None) -> str | None:
     return configured.rstrip("/").removesuffix("/v1") if configured else None
 
 
-def _post(sdk: anthropic.Anthropic, body: bytes) -> httpx2.Response:
+def _post(sdk: anthropic.Anthropic, body: bytes, key: str | None) -> httpx2.Response:
     answer: object = sdk.post(
-        "/v1/messages", cast_to=httpx2.Response, content=body, stream=True, stream_cls=anthropic.Stream[object]
+        "/v1/messages",
+        cast_to=httpx2.Response,
+        content=body,
+        options=cast("Any", bearer(key)),
+        stream=True,
+        stream_cls=anthropic.Stream[object],
     )
     return cast("httpx2.Response", answer)

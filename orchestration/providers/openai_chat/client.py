@@ -7,12 +7,13 @@ bytes and the answer is read as bytes, so no call pays for validating its whole 
 from __future__ import annotations
 
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import httpx2
 import openai
 
-from orchestration.providers.client import Dialect, ProviderClient, http_client
+from orchestration.providers.client import Dialect, ProviderClient, bearer, http_client
+from orchestration.providers.keyring import Keyring
 from orchestration.providers.openai_chat.decoding import OpenAIDecoder
 from orchestration.providers.openai_chat.encoding import OpenAIEncoder
 from orchestration.providers.settings import ProviderSettings
@@ -21,11 +22,11 @@ from orchestration.providers.settings import ProviderSettings
 NO_KEY = "none"
 
 
-def connect(settings: ProviderSettings, keys: tuple[str, ...]) -> ProviderClient:
-    """The client of one provider; `keys` are the real ones, the first is used."""
+def connect(settings: ProviderSettings, keys: Keyring) -> ProviderClient:
+    """The client of one provider. The SDK knows a key that never changes; any other is given to it with each request."""
     http = http_client()
     sdk = openai.OpenAI(
-        api_key=keys[0] if keys else NO_KEY,
+        api_key=keys.secrets[0] if keys.is_static and keys.secrets else NO_KEY,
         base_url=settings.base_url,
         max_retries=0,
         timeout=None,
@@ -42,9 +43,14 @@ def connect(settings: ProviderSettings, keys: tuple[str, ...]) -> ProviderClient
     return ProviderClient(settings.name, dialect, http, keys)
 
 
-def _post(sdk: openai.OpenAI, body: bytes) -> httpx2.Response:
+def _post(sdk: openai.OpenAI, body: bytes, key: str | None) -> httpx2.Response:
     # Asked for as a plain response, the SDK hands the answer over unread and leaves its stream class aside.
     answer: object = sdk.post(
-        "/chat/completions", cast_to=httpx2.Response, content=body, stream=True, stream_cls=openai.Stream[object]
+        "/chat/completions",
+        cast_to=httpx2.Response,
+        content=body,
+        options=cast("Any", bearer(key)),
+        stream=True,
+        stream_cls=openai.Stream[object],
     )
     return cast("httpx2.Response", answer)

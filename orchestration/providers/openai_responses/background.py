@@ -10,18 +10,20 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 
 import httpx2
 
-from orchestration.errors import AnswerLost, CallInterrupted, ErrorClass, ModelError
+from orchestration.errors import AnswerLost, CallInterrupted, ConfigError, ErrorClass, ModelError
 from orchestration.ports import BackgroundClient, ModelRequest, Reply, Started, StopSignal, TimeLimits
-from orchestration.providers.client import Dialect, ProviderClient, content_type
+from orchestration.providers.client import Dialect, ProviderClient, content_type, whole
 from orchestration.providers.connections.watch import CallWatch
-from orchestration.providers.failures import Malformed, Reported, request_id
+from orchestration.providers.failures import Malformed, Reported
+from orchestration.providers.keyring import Keyring
 from orchestration.providers.openai_responses.decoding import AT_WORK
 from orchestration.providers.wire.decoding import Decoder
 from orchestration.providers.wire.strict_json import object_of
@@ -31,16 +33,18 @@ log = logging.getLogger(__name__)
 
 FIRST_LOOK_S = 0.5
 LONGEST_PAUSE_S = 10.0
+# Of so many responses it is remembered which key they were started with.
+_REMEMBERED = 4096
 # To tell a provider that an answer is not wanted any more must not hold up whoever wants to stop.
 _INTERRUPT_LIMITS = TimeLimits(connect_s=1.0, first_token_s=1.0, idle_s=1.0, call_s=1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """Where responses are kept: `get` and `cancel` take an id and return an answer that is not read yet."""
+    """Where responses are kept: `get` and `cancel` take an id and a key, and return an answer that is not read yet."""
 
-    get: Callable[[str], httpx2.Response]
-    cancel: Callable[[str], httpx2.Response]
+    get: Callable[[str, str | None], httpx2.Response]
+    cancel: Callable[[str, str | None], httpx2.Response]
 
 
 class ResponsesClient(ProviderClient, BackgroundClient):
@@ -51,14 +55,15 @@ class ResponsesClient(ProviderClient, BackgroundClient):
         name: str,
         dialect: Dialect,
         http: httpx2.Client,
-        secrets: Sequence[str],
+        keys: Keyring,
         *,
         shelf: Shelf,
         is_background: bool,
     ) -> None:
-        super().__init__(name, dialect, http, secrets)
+        super().__init__(name, dialect, http, keys)
         self._shelf = shelf
         self._is_background = is_background
+        self._started_with: OrderedDict[str, int] = OrderedDict()
 
     @property
     def is_background(self) -> bool:
@@ -87,14 +92,19 @@ class ResponsesClient(ProviderClient, BackgroundClient):
 
     def start(self, request: ModelRequest, *, stop: StopSignal, on_text: Callable[[str], None]) -> Reply | Started:
         """See BackgroundClient."""
-        send = partial(self._dialect.post, self._dialect.encode(request))
-        return self._attempt(send, self._dialect.decoder(on_text), self._look, request.limits, stop)
+        send = partial(self._dialect.post, self._dialect.encode(request), self._key(request, stop))
+        found = self._attempt(send, self._dialect.decoder(on_text), self._look, request.limits, stop)
+        if isinstance(found, Started) and not self.keys.is_static:
+            self._started_with[found.id] = request.key
+            while len(self._started_with) > _REMEMBERED:
+                self._started_with.popitem(last=False)
+        return found
 
     def fetch(
         self, started: Started, *, limits: TimeLimits, stop: StopSignal, on_text: Callable[[str], None]
     ) -> Reply | Started:
         """See BackgroundClient."""
-        send = partial(self._shelf.get, started.id)
+        send = partial(self._shelf.get, started.id, self._key_of(started, stop))
         try:
             return self._attempt(send, self._dialect.decoder(on_text), self._look, limits, stop)
         except ModelError as error:
@@ -106,8 +116,18 @@ class ResponsesClient(ProviderClient, BackgroundClient):
 
     def interrupt(self, started: Started) -> None:
         """See BackgroundClient."""
-        send = partial(self._shelf.cancel, started.id)
-        self._attempt(send, self._dialect.decoder(lambda _: None), _ignore, _INTERRUPT_LIMITS, Stop())
+        stop = Stop()
+        send = partial(self._shelf.cancel, started.id, self._key_of(started, stop))
+        self._attempt(send, self._dialect.decoder(lambda _: None), _ignore, _INTERRUPT_LIMITS, stop)
+
+    def _key_of(self, started: Started, stop: StopSignal) -> str | None:
+        """The key that the response was started with: another account would not find it. After a crash, the first one."""
+        if self.keys.is_static:
+            return None
+        try:
+            return self.keys.value(self._started_with.get(started.id, 0), None, stop)
+        except ConfigError as error:
+            raise ModelError(ErrorClass.AUTH, str(error), was_sent=False) from error
 
     def _look(self, response: httpx2.Response, decoder: Decoder, watch: CallWatch) -> Reply | Started:
         if not content_type(response).endswith("json"):
@@ -116,7 +136,7 @@ class ResponsesClient(ProviderClient, BackgroundClient):
         body = object_of(response.read(), "the answer")
         if body.get("status") not in AT_WORK:
             decoder.document(body)
-            return decoder.reply(request_id(response.headers))
+            return whole(decoder, response)
         if not isinstance(started := body.get("id"), str) or not started:
             raise Malformed("the response is at work and has no id")
         return Started(started, _asked_pause_s(response))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import cast
+from typing import Any, cast
 from urllib.parse import quote
 
 import httpx2
 import openai
 
-from orchestration.providers.client import Dialect, http_client
+from orchestration.providers.client import Dialect, bearer, http_client
+from orchestration.providers.keyring import Keyring
 from orchestration.providers.openai_responses.background import ResponsesClient, Shelf
 from orchestration.providers.openai_responses.decoding import ResponsesDecoder
 from orchestration.providers.openai_responses.encoding import ResponsesEncoder
@@ -18,11 +19,11 @@ from orchestration.providers.settings import ProviderSettings
 NO_KEY = "none"
 
 
-def connect(settings: ProviderSettings, keys: tuple[str, ...]) -> ResponsesClient:
-    """The client of one provider; `keys` are the real ones, the first is used."""
+def connect(settings: ProviderSettings, keys: Keyring) -> ResponsesClient:
+    """The client of one provider. The SDK knows a key that never changes; any other is given to it with each request."""
     http = http_client()
     sdk = openai.OpenAI(
-        api_key=keys[0] if keys else NO_KEY,
+        api_key=keys.secrets[0] if keys.is_static and keys.secrets else NO_KEY,
         base_url=settings.base_url,
         max_retries=0,
         timeout=None,
@@ -40,21 +41,36 @@ def connect(settings: ProviderSettings, keys: tuple[str, ...]) -> ResponsesClien
     return ResponsesClient(settings.name, dialect, http, keys, shelf=shelf, is_background=encoder.is_background)
 
 
-def _post(sdk: openai.OpenAI, body: bytes) -> httpx2.Response:
+def _post(sdk: openai.OpenAI, body: bytes, key: str | None) -> httpx2.Response:
     answer: object = sdk.post(
-        "/responses", cast_to=httpx2.Response, content=body, stream=True, stream_cls=openai.Stream[object]
+        "/responses",
+        cast_to=httpx2.Response,
+        content=body,
+        options=cast("Any", bearer(key)),
+        stream=True,
+        stream_cls=openai.Stream[object],
     )
     return cast("httpx2.Response", answer)
 
 
-def _get(sdk: openai.OpenAI, response_id: str) -> httpx2.Response:
-    answer: object = sdk.get(_path(response_id), cast_to=httpx2.Response, stream=True, stream_cls=openai.Stream[object])
+def _get(sdk: openai.OpenAI, response_id: str, key: str | None) -> httpx2.Response:
+    answer: object = sdk.get(
+        _path(response_id),
+        cast_to=httpx2.Response,
+        options=cast("Any", bearer(key)),
+        stream=True,
+        stream_cls=openai.Stream[object],
+    )
     return cast("httpx2.Response", answer)
 
 
-def _cancel(sdk: openai.OpenAI, response_id: str) -> httpx2.Response:
+def _cancel(sdk: openai.OpenAI, response_id: str, key: str | None) -> httpx2.Response:
     answer: object = sdk.post(
-        f"{_path(response_id)}/cancel", cast_to=httpx2.Response, stream=True, stream_cls=openai.Stream[object]
+        f"{_path(response_id)}/cancel",
+        cast_to=httpx2.Response,
+        options=cast("Any", bearer(key)),
+        stream=True,
+        stream_cls=openai.Stream[object],
     )
     return cast("httpx2.Response", answer)
 

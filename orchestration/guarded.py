@@ -1,0 +1,144 @@
+"""One attempt under the rate guard: what is asked before it, told after it, and stored of both."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from orchestration import holding
+from orchestration.errors import CallInterrupted, ConfigError, ErrorClass, ModelError
+from orchestration.guarding import Advice, GuardedCall, Held, Permit, RateGuard
+from orchestration.ports import KeyedClient, Keys, ModelClient, ModelRequest, Reply, StopSignal
+from persistence.records.outcome import Event, Outcome
+from persistence.records.turn import Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A call that was let through. Exactly one of `answered`, `failed` and `dropped` follows.
+
+    `numbers` are those of the provider's keys in the order in which the guard was asked for them, none where there is
+    nothing to choose; `asked_at` is of the monotonic clock.
+    """
+
+    guard: RateGuard
+    turn: Turn
+    call: GuardedCall
+    permit: Permit
+    keys: Keys | None
+    numbers: Sequence[int]
+    asked_at: float
+
+    @property
+    def key(self) -> int:
+        """The number of the key to make the call with."""
+        return self.numbers[self.permit.key] if self.numbers else 0
+
+    def answered(self, reply: Reply, outcome: Outcome) -> Outcome:
+        """`outcome` of a whole reply, which may still be of no use."""
+        self.guard.answered(self.call, self.permit, reply.usage, reply.quota)
+        call = outcome.model_call
+        if call is None or call.error is not None:
+            return self._told(replace(outcome, counters=holding.rested(outcome.counters)))
+        return self._told(replace(outcome, counters=holding.answered(outcome.counters)))
+
+    def failed(self, error: ModelError, outcome: Callable[[ModelError], Outcome]) -> Outcome:
+        """What a failed attempt leaves; `outcome` makes it once the guard has said how long this turn has to wait."""
+        refreshed = self._refreshed(error)
+        if refreshed is None:
+            advice = self.guard.failed(self.call, self.permit, error)
+        else:
+            advice = Advice()
+            self.guard.dropped(self.call, self.permit)
+        if advice.wait_s is not None:
+            error.retry_after_s = advice.wait_s
+        made = outcome(error)
+        other = holding.with_another_key(self.turn.counters, error.error, advice, refreshed=refreshed)
+        if other is None:
+            return self._told(replace(made, counters=holding.rested(made.counters)))
+        return self._told(replace(made, counters=other), with_another_key=True)
+
+    def dropped(self, outcome: Outcome) -> Outcome:
+        """`outcome` of a call that was stopped."""
+        self.guard.dropped(self.call, self.permit)
+        return outcome
+
+    def _refreshed(self, error: ModelError) -> int | None:
+        """The number of the key that will be fetched anew, where that may mend the error."""
+        if error.error is not ErrorClass.AUTH or self.keys is None or not self.numbers:
+            return None
+        may = holding.may_refresh(self.turn.counters, self.key)
+        return self.key if may and self.keys.refresh(self.key, used_at=self.asked_at) else None
+
+    def _told(self, outcome: Outcome, **more: bool) -> Outcome:
+        """`outcome`, whose events say which key was used, where there was a choice."""
+        told = {"key": self.key + 1, **more} if len(self.numbers) > 1 else more
+        events = tuple(
+            replace(e, payload={**e.payload, **told}) if e.type.startswith(("model.", "compression.")) else e
+            for e in outcome.events
+        )
+        return replace(outcome, events=events) if told else outcome
+
+
+def ask(
+    guard: RateGuard,
+    client: ModelClient,
+    turn: Turn,
+    request: ModelRequest,
+    *,
+    stop: StopSignal,
+    tokens: Callable[[], int],
+    is_last: bool,
+) -> Guarded | Outcome:
+    """Ask the guard for this attempt, and have its key at hand: it may be made, or this is what the turn keeps instead.
+
+    Raises ConfigError when no key can be had, CallInterrupted.
+    """
+    keys = client.keys if isinstance(client, KeyedClient) else None
+    numbers = keys.order(turn.id) if keys is not None else ()
+    call = GuardedCall(
+        turn_id=turn.id,
+        provider=client.name,
+        model=request.model,
+        keys=tuple(keys.name(n) for n in numbers) if keys is not None else (),
+        tokens=tokens,
+        limit_s=min(request.limits.connect_s + request.limits.first_token_s, request.limits.call_s),
+        is_last=is_last,
+    )
+    permit = guard.ask(call)
+    if isinstance(permit, Held):
+        return _held(turn, call, permit)
+    number = numbers[permit.key] if numbers else 0
+    if keys is not None and numbers:
+        try:
+            keys.prepare(number, stop)
+        except CallInterrupted:
+            guard.dropped(call, permit)
+            raise
+        except ConfigError as error:
+            guard.dropped(call, permit)
+            return _without_key(turn, call, number, len(numbers) - 1, error)
+    return Guarded(guard, turn, call, permit, keys, numbers, time.monotonic())
+
+
+def _held(turn: Turn, call: GuardedCall, held: Held) -> Outcome:
+    told = {"provider": call.provider, "model": call.model, "by": held.by.value, "wait_s": round(held.wait_s, 3)}
+    return Outcome(holding.held(turn.counters, held), events=(Event("model.held", told),))
+
+
+def _without_key(turn: Turn, call: GuardedCall, number: int, others: int, error: ConfigError) -> Outcome:
+    """What is left where a key could not be fetched: the next one, or `error` where there is none."""
+    advice = Advice(other_keys=others)
+    other = holding.with_another_key(turn.counters, ErrorClass.AUTH, advice, refreshed=None)
+    if other is None:
+        raise error
+    told = {
+        "provider": call.provider,
+        "model": call.model,
+        "error": ErrorClass.AUTH.value,
+        "key": number + 1,
+        "why": str(error),
+        "with_another_key": True,
+    }
+    return Outcome(other, events=(Event("model.failed", told),))
