@@ -17,6 +17,11 @@ _BINDS_TO_PREFIX = re.compile(r"claude-(fable|mythos)-")
 _bare: WeakKeyDictionary[Message, Message] = WeakKeyDictionary()
 
 
+def binds_to_prefix(model: str) -> bool:
+    """Whether the model takes its thinking back only while everything before it is unchanged."""
+    return _BINDS_TO_PREFIX.search(model) is not None
+
+
 def sent_messages(turn: Turn, model: str) -> Sequence[Message]:
     """The turn's messages as `model` may be shown them.
 
@@ -25,7 +30,7 @@ def sent_messages(turn: Turn, model: str) -> Sequence[Message]:
     it gets to the byte. The same messages are returned every time, so that an encoder knows them again.
     """
     compression = turn.compression
-    if compression is None or not _BINDS_TO_PREFIX.search(model):
+    if compression is None or not binds_to_prefix(model):
         return turn.messages
     old = range(compression.to_seq + 1, compression.weight.seq + 1)
     return [_without_thinking(m) if m.seq in old else m for m in turn.messages]

@@ -52,6 +52,22 @@ def test_thinking_keeps_its_signature_and_goes_back_whole() -> None:
     )
 
 
+def test_thinking_that_cannot_be_kept_to_the_byte_is_shown_and_never_sent_again() -> None:
+    """A signature is over every character; of one reply all thinking goes back, or none."""
+    reply = read(
+        start(0, type="thinking", thinking="a\x00\ud800b", signature="c2ln"),
+        start(1, type="redacted_thinking", data="b3BhcXVl"),
+        start(2, type="text", text="Four.\x00"),
+        *end(),
+    )
+
+    assert reply.content == (
+        Thinking("a\ufffd\ufffdb", Native("", {"type": "thinking", "signature": "c2ln"})),
+        Thinking("", Native("", {"type": "redacted_thinking", "data": "b3BhcXVl"})),
+        Text("Four.\ufffd"),
+    )
+
+
 def test_a_block_of_an_unknown_type_is_kept_as_it_came() -> None:
     reply = read(
         start(0, type="hologram", shape={"a": [1, None]}, note="x\u0000"),

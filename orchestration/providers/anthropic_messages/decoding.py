@@ -6,6 +6,7 @@ https://platform.claude.com/docs/en/build-with-claude/streaming
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 from orchestration.ports import Finish, Reply
@@ -59,6 +60,9 @@ class _OpenBlock:
     def whole(self) -> Json:
         """The block as a whole answer would have it; `input` stays text where it was streamed."""
         return {**self.data, **{name: "".join(pieces) for name, pieces in self._pieces.items()}}
+
+
+_SIGNED = ("thinking", "redacted_thinking")
 
 
 class AnthropicDecoder:
@@ -127,7 +131,13 @@ class AnthropicDecoder:
             raise Malformed("the stream ended without its end marker")
         if self._finish == _OVERFLOW:
             raise Reported({"type": _OVERFLOW, "message": "the model's context window was full before its answer was"})
-        blocks = [block for _, one in sorted(self._blocks.items()) if (block := self._block(one.whole())) != Text("")]
+        whole = [one.whole() for _, one in sorted(self._blocks.items())]
+        blocks = [block for data in whole if (block := self._block(data)) != Text("")]
+        if any(data.get("type") in _SIGNED and clean_value(data) != data for data in whole):
+            # Its signature is over characters that cannot be kept, and of one reply all thinking goes back, or none.
+            blocks = [
+                replace(b, native=replace(b.native, provider="")) if isinstance(b, Thinking) else b for b in blocks
+            ]
         finish = _FINISHES.get(self._finish or "")
         if finish is None:
             finish = Finish.TOOL_CALLS if any(isinstance(b, Call) for b in blocks) else Finish.STOP
