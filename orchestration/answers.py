@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
-from orchestration import final_words, history, holding, room
+from orchestration import final_words, history, holding, repairs, room
 from orchestration.budget import IterationBudget
 from orchestration.decide import REFUSAL_FALLBACKS, REFUSALS, UNFIT_WORKER, budget_sentence, model_in_use
 from orchestration.errors import ErrorClass, ModelError
 from orchestration.ports import Finish, Reply, ToolSpec
+from orchestration.steps import RepairRequest
 from persistence.records import parts
 from persistence.records.agent import Grace
 from persistence.records.message import (
@@ -80,7 +81,7 @@ class Attempt:
     def failed(self, error: ModelError, latency_s: float) -> Outcome:
         """An attempt without an answer. What it is good for next, the table of remedies says."""
         counters = replace(
-            self.turn.counters,
+            repairs.noted(self.turn.counters, error),
             attempts=self.turn.counters.attempts + 1,
             last_error=error.error.value,
             retry_after_s=error.retry_after_s,
@@ -114,7 +115,7 @@ class Attempt:
 
     def _counters_after(self, message: Message, opened: Sequence[CallState]) -> Counters:
         counters = self.turn.counters
-        remedies = final_words.counted(room.answered(counters.remedies), message)
+        remedies = final_words.counted(repairs.answered(room.answered(counters.remedies)), message)
         all_refused = bool(opened) and all(c.is_answered for c in opened)
         remedies["invalid_iterations"] = remedies.get("invalid_iterations", 0) + 1 if all_refused else 0
         remedies.pop("unfit_workers", None)
@@ -188,7 +189,7 @@ def unfit_worker(turn: Turn, worker: str, why: str) -> Outcome:
 
 def fell_back(turn: Turn, model_index: int) -> Outcome:
     """The turn goes on with another model of its chain, whose attempts begin anew."""
-    remedies = dict(turn.counters.remedies)
+    remedies = dict(repairs.of_next_model(turn.counters.remedies))
     if turn.counters.last_error in REFUSALS:
         remedies[REFUSAL_FALLBACKS] = remedies.get(REFUSAL_FALLBACKS, 0) + 1
     counters = replace(
@@ -207,6 +208,12 @@ def fell_back(turn: Turn, model_index: int) -> Outcome:
     is_paused = newest is not None and newest.turn_id == turn.id and parts.is_paused(newest)
     notices = (history.notice(turn, history.CONTINUE_NOTICE),) if is_paused else ()
     return Outcome(holding.answered(counters), messages=notices, events=(told,))
+
+
+def repaired(turn: Turn, step: RepairRequest) -> Outcome:
+    """The turn goes on with requests that its model takes, as far as it said what it does not."""
+    told = Event("request.repaired", {"model": model_in_use(turn), "repair": step.repair.value, "value": step.value})
+    return Outcome(repairs.repaired(turn.counters, step), events=(told,))
 
 
 def rested(counters: Counters) -> Counters:

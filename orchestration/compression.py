@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from orchestration import room
+from orchestration import repairs, room
 from orchestration.context_size import Size, rough_block, rough_text, rough_tokens, size_of
 from orchestration.context_window import carried, new_messages
 from orchestration.errors import ErrorClass, ModelError
@@ -79,7 +79,7 @@ class Attempt:
             model=self.model,
             system=SYSTEM,
             messages=(Message(0, turn.id, 0, Role.USER, Origin.NOTICE, (Text("\n\n".join(asked)),)),),
-            max_output_tokens=turn.agent.max_output_tokens,
+            max_output_tokens=repairs.summary_tokens(turn),
             limits=limits,
         )
 
@@ -121,6 +121,9 @@ class Attempt:
             error.request_id,
             may_be_billed=error.may_be_billed,
         )
+        shorter = repairs.shorter_summary(self.turn, error)
+        if shorter is not None:
+            return replace(self, turn=replace(self.turn, counters=shorter))._without(call, None)
         return self._without(call, error.error, error.retry_after_s)
 
     def interrupted(self, latency_s: float) -> Outcome:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestration import costs, holding, room
+from orchestration import costs, holding, repairs, room
 from orchestration.context_window import Why
 from orchestration.errors import ErrorClass
 from orchestration.history import groups, in_doubt
@@ -162,6 +162,9 @@ def _remedy(turn: Turn) -> Step:
     smaller = room.after_refusal(turn, model_in_use(turn)) if remedy.compresses else None
     if smaller is not None and not isinstance(smaller, Why):
         return smaller
+    repair = repairs.repair(turn, error)
+    if repair is not None:
+        return repair
     has_fallback = remedy.falls_back and _has_fallback(turn)
     if error in REFUSALS and counters.remedies.get(REFUSAL_FALLBACKS, 0) >= MAX_REFUSAL_FALLBACKS:
         has_fallback = False

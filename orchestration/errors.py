@@ -73,7 +73,8 @@ class PerdureError(Exception):
 class ModelError(PerdureError):
     """One attempt of a model request failed. `retry_after_s` is the wait that the provider asked for, in seconds.
 
-    `was_sent` is False where no byte of the request can have reached the provider.
+    `was_sent` is False where no byte of the request can have reached the provider. `output_limit` is how many tokens the
+    provider lets an answer have at most, where it said so.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class ModelError(PerdureError):
         usage: Usage | None = None,
         was_sent: bool = True,
         quota: Quota | None = None,
+        output_limit: int | None = None,
     ) -> None:
         super().__init__(message)
         self.error = error
@@ -96,6 +98,7 @@ class ModelError(PerdureError):
         self.usage = usage
         self.was_sent = was_sent
         self.quota = quota
+        self.output_limit = output_limit
 
     @property
     def may_be_billed(self) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from orchestration import answers, compression, costs, guarded, history, room
+from orchestration import answers, compression, costs, guarded, history, repairs, room
 from orchestration.carrying import Carried
 from orchestration.context_size import rough_text, rough_tokens, size_of
 from orchestration.contexts import message as contexts
@@ -29,6 +29,7 @@ from orchestration.steps import (
     FallBack,
     GiveUpWorker,
     HandBack,
+    RepairRequest,
     RunTools,
     ShowLess,
     StartTools,
@@ -72,6 +73,8 @@ def perform(step: Step, turn: Turn, carried: Carried, runtime: Runtime) -> Outco
         case ShowLess():
             told = Event("results.shortened", {"from_seq": step.from_seq, "chars": step.chars})
             return Outcome(room.showing_less(turn.counters, step), events=(told,))
+        case RepairRequest():
+            return answers.repaired(turn, step)
         case FallBack():
             return answers.fell_back(turn, step.model_index)
         case Backoff():
@@ -136,7 +139,7 @@ def _call_model(step: CallModel, turn: Turn, carried: Carried, runtime: Runtime)
         messages=sent_messages(turn, model),
         tools=specs,
         may_call_tools=not step.is_grace or agent.grace == "tools",
-        max_output_tokens=agent.max_output_tokens,
+        max_output_tokens=repairs.output_tokens(turn),
         limits=_limits(turn),
         cache_key=prompt_cache_key(turn.session_id),
     )
@@ -192,7 +195,8 @@ def _ask(question: _Question, carried: Carried, runtime: Runtime) -> Outcome:
         return end(turn, PAST_DEADLINE)
     limits = question.request.limits
     limits = replace(limits, call_s=min(limits.call_s, carried.seconds_left))
-    request = replace(question.request, max_output_tokens=allowed.max_output_tokens, limits=limits)
+    longest = repairs.shorter(question.request.max_output_tokens, allowed.max_output_tokens)
+    request = replace(question.request, max_output_tokens=longest, limits=limits)
     outcome = allowed.applied_to(_try(replace(question, request=request), carried, runtime), turn)
     # A call that was cut at the deadline is no failure of its provider's.
     return costs.ended_as(outcome, PAST_DEADLINE) if _is_late(outcome, carried) else outcome

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from orchestration.errors import ErrorClass
+from orchestration.steps import Repair
 from persistence.records.status import ExitReason
 
 # A server that says "retry after a year" does not get to choose: the longest wait that is believed.
@@ -18,9 +19,9 @@ class Remedy:
     """What one class of error is good for.
 
     `retries`: another attempt at the same model, after a pause, can help. `compresses`: a smaller request can. `rotates`:
-    another credential of the same provider can. `falls_back`: another model of the chain can. `most_attempts` bounds the
-    attempts at one model while another is left, where waiting for this one rarely pays. `exit_reason` ends the turn when
-    nothing is left.
+    another credential of the same provider can. `repair`: the request can be changed so that the model takes it, once
+    between two answers. `falls_back`: another model of the chain can. `most_attempts` bounds the attempts at one model
+    while another is left, where waiting for this one rarely pays. `exit_reason` ends the turn when nothing is left.
     """
 
     retries: bool
@@ -29,6 +30,7 @@ class Remedy:
     most_attempts: int | None = None
     compresses: bool = False
     rotates: bool = False
+    repair: Repair | None = None
 
 
 _FAILED = ExitReason.PROVIDER_FAILED
@@ -56,8 +58,8 @@ REMEDIES: dict[ErrorClass, Remedy] = {
     ErrorClass.MALFORMED_STREAM: Remedy(True, _FAILED),
     ErrorClass.CONTEXT_OVERFLOW: Remedy(False, ExitReason.CONTEXT_OVERFLOW, compresses=True),
     ErrorClass.PAYLOAD_TOO_LARGE: Remedy(False, ExitReason.CONTEXT_OVERFLOW, compresses=True),
-    ErrorClass.OUTPUT_CAP: Remedy(False, _FAILED),
-    ErrorClass.THINKING_SIGNATURE: Remedy(False, _FAILED),
+    ErrorClass.OUTPUT_CAP: Remedy(False, _FAILED, repair=Repair.OUTPUT_CAP),
+    ErrorClass.THINKING_SIGNATURE: Remedy(False, _FAILED, repair=Repair.THINKING),
     ErrorClass.MODEL_NOT_FOUND: Remedy(False, _FAILED),
     ErrorClass.CONTENT_POLICY: Remedy(False, ExitReason.REFUSED),
     ErrorClass.REFUSAL: Remedy(False, ExitReason.REFUSED),

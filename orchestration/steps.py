@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TypeAlias
 
 from persistence.records.outcome import Ending
@@ -73,6 +74,21 @@ class ShowLess:
     chars: int
 
 
+class Repair(StrEnum):
+    """What can be changed in a request that its model refused, so that it takes the next one."""
+
+    OUTPUT_CAP = "output_cap"
+    THINKING = "thinking"
+
+
+@dataclass(frozen=True, slots=True)
+class RepairRequest:
+    """From now on, ask for answers of at most `value` tokens, or leave out the thinking of messages up to number `value`."""
+
+    repair: Repair
+    value: int
+
+
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """Rest in place, watching the interrupt."""
@@ -117,6 +133,7 @@ Step: TypeAlias = (
     | FallBack
     | Compress
     | ShowLess
+    | RepairRequest
     | Backoff
     | GiveUpWorker
     | AddContext

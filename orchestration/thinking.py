@@ -14,6 +14,9 @@ from persistence.records.turn import Turn
 # which refuse it otherwise: https://platform.claude.com/docs/en/build-with-claude/extended-thinking
 _BINDS_TO_PREFIX = re.compile(r"claude-(fable|mythos)-")
 
+# The number of the message, among the remedies, up to which thinking was refused and is left out.
+REFUSED_UP_TO = "thinking_refused_up_to"
+
 _bare: WeakKeyDictionary[Message, Message] = WeakKeyDictionary()
 
 
@@ -26,14 +29,21 @@ def sent_messages(turn: Turn, model: str) -> Sequence[Message]:
     """The turn's messages as `model` may be shown them.
 
     A compression changes what stands before the messages after it. Where the model binds thinking to that, those that
-    were there already go without their thinking, all of it, which is allowed; any other model gets every message that
-    it gets to the byte. The same messages are returned every time, so that an encoder knows them again.
+    were there already go without their thinking, all of it, which is allowed; so do those whose thinking was refused. Any
+    other message goes to the byte. The same messages are returned every time, so that an encoder knows them again.
     """
+    refused = turn.counters.remedies.get(REFUSED_UP_TO, 0)
     compression = turn.compression
-    if compression is None or not binds_to_prefix(model):
+    old = range(0)
+    if compression is not None and binds_to_prefix(model):
+        old = range(compression.to_seq + 1, compression.weight.seq + 1)
+    if not refused and not old:
         return turn.messages
-    old = range(compression.to_seq + 1, compression.weight.seq + 1)
-    return [_without_thinking(m) if m.seq in old else m for m in turn.messages]
+    return [_without_thinking(m) if m.seq in old or m.seq <= refused else m for m in turn.messages]
+
+
+def has_thinking(message: Message) -> bool:
+    return any(isinstance(block, Thinking) for block in message.content)
 
 
 def _without_thinking(message: Message) -> Message:

@@ -1,120 +1,137 @@
 """What a provider's error means: HTTP status, structured code, wording -> ErrorClass (pure).
 
 A status says most; where the provider names a code, the code knows better (a 429 that is really an empty account);
-wording is read last, and only where status and code leave the matter open. The codes are those of the providers' SDK
-types and of the servers that imitate them (vLLM, llama.cpp, OpenRouter, Azure).
+wording is read last, and only where status and code leave the matter open or are known to say too little.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 from orchestration.errors import ErrorClass
-
-# Codes that say more than the status they come with.
-_CODES: dict[str, ErrorClass] = {
-    "billing_error": ErrorClass.BILLING,
-    "billing_hard_limit_reached": ErrorClass.BILLING,
-    "billing_not_active": ErrorClass.BILLING,
-    "contract_spend_limit_reached": ErrorClass.BILLING,
-    "enforced_spend_limit_reached": ErrorClass.BILLING,
-    "insufficient_balance": ErrorClass.BILLING,
-    "insufficient_quota": ErrorClass.BILLING,
-    "linked_organization_spend_limit_reached": ErrorClass.BILLING,
-    "content_filter": ErrorClass.CONTENT_POLICY,
-    "content_policy_violation": ErrorClass.CONTENT_POLICY,
-    "invalid_prompt": ErrorClass.CONTENT_POLICY,
-    "moderation_blocked": ErrorClass.CONTENT_POLICY,
-    "responsibleaipolicyviolation": ErrorClass.CONTENT_POLICY,
-    "context_length_exceeded": ErrorClass.CONTEXT_OVERFLOW,
-    "exceed_context_size_error": ErrorClass.CONTEXT_OVERFLOW,
-    "model_context_window_exceeded": ErrorClass.CONTEXT_OVERFLOW,
-    "string_above_max_length": ErrorClass.PAYLOAD_TOO_LARGE,
-    "request_too_large": ErrorClass.PAYLOAD_TOO_LARGE,
-    "invalid_api_key": ErrorClass.AUTH,
-    "authentication_error": ErrorClass.AUTH,
-    "permission_error": ErrorClass.AUTH,
-    "model_not_found": ErrorClass.MODEL_NOT_FOUND,
-    "deploymentnotfound": ErrorClass.MODEL_NOT_FOUND,
-    "rate_limit_error": ErrorClass.RATE_LIMIT,
-    "rate_limit_exceeded": ErrorClass.RATE_LIMIT,
-    "engine_overloaded": ErrorClass.OVERLOADED,
-    "overloaded": ErrorClass.OVERLOADED,
-    "overloaded_error": ErrorClass.OVERLOADED,
-    "server_overloaded": ErrorClass.OVERLOADED,
-    "slow_down": ErrorClass.OVERLOADED,
-    "timeout_error": ErrorClass.TIMEOUT,
-}
-
-# Codes that many causes share: they count only where no status is known, as inside a stream.
-_BROAD_CODES: dict[str, ErrorClass] = {
-    "api_error": ErrorClass.SERVER_ERROR,
-    "internal_error": ErrorClass.SERVER_ERROR,
-    "internal_server_error": ErrorClass.SERVER_ERROR,
-    "server_error": ErrorClass.SERVER_ERROR,
-    "invalid_request_error": ErrorClass.FORMAT_ERROR,
-    "not_found_error": ErrorClass.MODEL_NOT_FOUND,
-    "requests": ErrorClass.RATE_LIMIT,
-    "tokens": ErrorClass.RATE_LIMIT,
-}
-
-_STATUSES: dict[int, ErrorClass] = {
-    401: ErrorClass.AUTH,
-    402: ErrorClass.BILLING,
-    403: ErrorClass.AUTH,
-    404: ErrorClass.MODEL_NOT_FOUND,
-    408: ErrorClass.TIMEOUT,
-    409: ErrorClass.SERVER_ERROR,
-    413: ErrorClass.PAYLOAD_TOO_LARGE,
-    425: ErrorClass.SERVER_ERROR,
-    429: ErrorClass.RATE_LIMIT,
-    503: ErrorClass.OVERLOADED,
-    504: ErrorClass.TIMEOUT,
-    524: ErrorClass.TIMEOUT,
-    529: ErrorClass.OVERLOADED,
-}
+from orchestration.providers.error_codes import BROAD_CODES, CODES, class_of_status
+from orchestration.providers.output_limits import is_output_cap
 
 _OPEN = frozenset({ErrorClass.FORMAT_ERROR, ErrorClass.UNKNOWN})
+_CLIENT = _OPEN | {ErrorClass.CONTEXT_OVERFLOW, ErrorClass.PAYLOAD_TOO_LARGE}
 
-# Class that the wording means, the classes in whose place it may stand, and the wording.
-_WORDINGS: tuple[tuple[ErrorClass, frozenset[ErrorClass], re.Pattern[str]], ...] = (
-    (
+
+@dataclass(frozen=True, slots=True)
+class _Wording:
+    """What `says` means, in the place of which classes it may stand."""
+
+    means: ErrorClass
+    instead_of: frozenset[ErrorClass]
+    says: re.Pattern[str]
+
+
+def _wording(means: ErrorClass, instead_of: frozenset[ErrorClass], *says: str) -> _Wording:
+    return _Wording(means, instead_of, re.compile("|".join(says)))
+
+
+# In the order in which they count. The quotes around a word are whatever a gateway has made of them.
+_Q = r"[`'\"\\]*"
+_WORDINGS: tuple[_Wording, ...] = (
+    # One request that is above the limit of a whole minute never passes, however long it waits.
+    _wording(
+        ErrorClass.PAYLOAD_TOO_LARGE,
+        frozenset({ErrorClass.RATE_LIMIT, ErrorClass.PAYLOAD_TOO_LARGE}),
+        r"request too large for",
+        r"input or output tokens must be reduced",
+    ),
+    _wording(
+        ErrorClass.THINKING_SIGNATURE,
+        _OPEN | {ErrorClass.MODEL_NOT_FOUND},
+        rf"invalid {_Q}signature{_Q} in {_Q}(redacted_)?thinking",
+        r"thinking.{0,60}(cannot be modified|must remain as they were|are bound to)",
+        r"encrypted content.{0,120}could not be (verified|decrypted)",
+        rf"of type {_Q}reasoning{_Q} was provided without its required",
+        rf"without its required {_Q}reasoning{_Q} item",
+        r"items are not persisted when .?store.? is set to false",
+        r"(invalid|corrupted) thought.?signature",
+    ),
+    _wording(
         ErrorClass.CONTEXT_OVERFLOW,
         _OPEN | {ErrorClass.SERVER_ERROR, ErrorClass.PAYLOAD_TOO_LARGE},
-        re.compile(
-            r"context (length|window|size)|maximum (context|prompt) length|prompt is too long|input is too long"
-            r"|exceed context limit|exceeds? the (model's )?maximum (number of )?(input )?tokens"
-        ),
+        r"context (length|window|size)",
+        r"maximum (context|prompt|model) length",
+        r"prompt is too long",
+        r"input is too long",
+        r"exceed context limit",
+        r"exceeds? the (model's )?maximum (number of )?(input )?tokens",
+        r"(input|prompt) tokens? .{0,60}exceeds?",
+        r"too many (input|prompt) tokens",
+        r"input token count .{0,40}exceeds",
     ),
-    (
+    _wording(
+        ErrorClass.UPSTREAM_RATE_LIMIT,
+        _OPEN | {ErrorClass.RATE_LIMIT},
+        r"rate.?limited upstream",
+        r"upstream.{0,40}(rate.?limit|too many requests)",
+        r"error from provider.{0,60}(rate.?limit|too many requests)",
+        r"litellm\.ratelimiterror",
+        r"no (healthy )?deployments? available",
+    ),
+    _wording(
         ErrorClass.BILLING,
         _OPEN | {ErrorClass.AUTH, ErrorClass.RATE_LIMIT},
-        re.compile(
-            r"credit balance|insufficient (credit|balance|funds|quota)|more credits|billing details|spend limit"
-            r"|key limit exceeded"
-        ),
+        r"credit balance",
+        r"insufficient (account )?(credit|balance|funds|quota)",
+        r"more credits",
+        r"billing details",
+        r"spend(ing)? limit",
+        r"key limit exceeded",
+        r"budget has been exceeded",
     ),
-    (
+    _wording(
         ErrorClass.RATE_LIMIT,
         _OPEN | {ErrorClass.BILLING},
-        re.compile(r"rate limit|too many requests|usage limit.*try again"),
+        r"(rate|request|token)s?[ -]limit(s|ed)?\b.{0,40}(reached|exceeded|hit)",
+        r"rate.?limit",
+        r"too many requests",
+        r"too many tokens, please wait",
+        r"throttlingexception",
+        r"usage limit.*try again",
     ),
-    (
+    _wording(
         ErrorClass.OVERLOADED,
         _OPEN | {ErrorClass.RATE_LIMIT, ErrorClass.SERVER_ERROR},
-        re.compile(r"overloaded|at capacity|over capacity"),
+        r"overloaded",
+        r"(at|over) capacity",
+        r"server busy",
+        r"no capacity",
     ),
-    (
+    _wording(
         ErrorClass.CONTENT_POLICY,
         _OPEN | {ErrorClass.AUTH},
-        re.compile(r"content (policy|management policy|filter)|usage polic|safety system|blocked by .*safety"),
+        r"content (policy|management policy|filter)",
+        r"usage polic",
+        r"safety system",
+        r"blocked by .*safety",
+        r"requires moderation",
+        r"guardrail.{0,40}(intervened|blocked)",
     ),
-    (
+    _wording(
+        ErrorClass.AUTH,
+        _OPEN,
+        r"api.key (is )?(not valid|invalid|expired|missing)",
+        r"(invalid|incorrect|missing|no|expired) (api|authentication|subscription).?(key|token)",
+        r"(unrecognizedclient|accessdenied|expiredtoken)exception",
+        r"security token included in the request is (invalid|expired)",
+    ),
+    _wording(
         ErrorClass.MODEL_NOT_FOUND,
         _OPEN,
-        re.compile(r"(model|deployment)\b.{0,120}(not found|does not exist|not exist)|unknown model|no such model"),
+        r"(model|deployment)\b.{0,120}(not found|does not exist|not exist)",
+        r"unknown model",
+        r"no such model",
+        r"not a valid model",
+        r"invalid model name",
+        r"model identifier is invalid",
+        r"no endpoints found",
     ),
 )
 
@@ -126,20 +143,27 @@ def classify(status: int | None, detail: Mapping[str, Any], text: str) -> ErrorC
     provider's error object (empty if it sent none), `text` what it said.
     """
     codes = [code.lower() for code in _codes(detail)]
-    for code in codes:
-        if code in _CODES:
-            return _CODES[code]
+    said = words(detail, text)
     status = status if status is not None else _status_in(codes)
-    found = _of_status(status) if status is not None else _of_broad_code(codes)
-    said = text.lower()
-    for meant, may_replace, wording in _WORDINGS:
-        if found in may_replace and wording.search(said):
-            return meant
+    found = next((CODES[code] for code in codes if code in CODES), None)
+    is_named = found is not None
+    if found is None:
+        found = class_of_status(status) if status is not None else _of_broad_code(codes)
+    if found is ErrorClass.RATE_LIMIT and _provider_behind(detail):
+        return ErrorClass.UPSTREAM_RATE_LIMIT
+    if found in _CLIENT and is_output_cap(said):
+        return ErrorClass.OUTPUT_CAP
+    for wording in _WORDINGS:
+        # A code that names the cause is not argued with, but by the first: it says what the code leaves out.
+        if found in wording.instead_of and (not is_named or wording in _WORDINGS[:1]) and wording.says.search(said):
+            return wording.means
     return found
 
 
 def error_object(body: object) -> Mapping[str, Any]:
-    """The error object in what a provider sent: `{"error": {…}}`, `{"error": "…"}`, or the object itself."""
+    """The error object in what a provider sent: `{"error": {…}}`, `{"error": "…"}`, a list of one, or the object itself."""
+    if isinstance(body, list) and len(cast("list[object]", body)) == 1:
+        return error_object(cast("list[object]", body)[0])
     if isinstance(body, str):
         return {"message": body}
     if not isinstance(body, dict):
@@ -154,12 +178,33 @@ def error_object(body: object) -> Mapping[str, Any]:
             return outer
 
 
+def words(detail: Mapping[str, Any], text: str) -> str:
+    """All that was said, in lower case: a gateway may keep the words of whoever stands behind it apart."""
+    raw = _inside(detail, "metadata").get("raw")
+    return f"{text}\n{raw}".lower() if isinstance(raw, str) else text.lower()
+
+
 def _codes(detail: Mapping[str, Any]) -> list[str]:
     """Everything in an error object that may name its cause, the most telling first."""
-    details: object = detail.get("details")
-    inner = cast("dict[str, Any]", details) if isinstance(details, dict) else {}
-    named: list[object] = [inner.get("error_code"), detail.get("code"), detail.get("type")]
-    return [str(code) for code in named if isinstance(code, str | int)]
+    named: list[object] = [
+        _inside(detail, "details").get("error_code"),
+        _inside(detail, "innererror").get("code"),
+        detail.get("code"),
+        detail.get("type"),
+        detail.get("status"),
+        str(detail.get("__type", "")).rpartition("#")[2],
+    ]
+    return [str(code) for code in named if isinstance(code, str | int) and not isinstance(code, bool)]
+
+
+def _provider_behind(detail: Mapping[str, Any]) -> bool:
+    """Whether a gateway says that its error is that of a provider behind it: OpenRouter names it then."""
+    return bool(_inside(detail, "metadata").get("provider_name"))
+
+
+def _inside(detail: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found: object = detail.get(name)
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def _status_in(codes: list[str]) -> int | None:
@@ -167,13 +212,5 @@ def _status_in(codes: list[str]) -> int | None:
     return next((int(code) for code in codes if re.fullmatch(r"[45]\d\d", code)), None)
 
 
-def _of_status(status: int) -> ErrorClass:
-    if status in _STATUSES:
-        return _STATUSES[status]
-    if status >= 500:
-        return ErrorClass.SERVER_ERROR
-    return ErrorClass.FORMAT_ERROR if status >= 400 else ErrorClass.UNKNOWN
-
-
 def _of_broad_code(codes: list[str]) -> ErrorClass:
-    return next((_BROAD_CODES[code] for code in codes if code in _BROAD_CODES), ErrorClass.UNKNOWN)
+    return next((BROAD_CODES[code] for code in codes if code in BROAD_CODES), ErrorClass.UNKNOWN)

@@ -17,7 +17,8 @@ import httpx2
 
 from orchestration.errors import CallInterrupted, ErrorClass, ModelError
 from orchestration.providers.connections.watch import CallWatch, Limit
-from orchestration.providers.error_classes import classify, error_object
+from orchestration.providers.error_classes import classify, error_object, words
+from orchestration.providers.output_limits import output_limit
 from orchestration.providers.quota_headers import quota_of
 from orchestration.quota import Quota
 from persistence.records.text import clean
@@ -80,7 +81,8 @@ class Translator:
             return CallInterrupted("the model call was stopped")
         answer = response or _response_of(error)
         status = answer.status_code if answer is not None else None
-        found, text = _what_happened(error, watch, is_answering=response is not None)
+        found, text, detail = _what_happened(error, watch, is_answering=response is not None)
+        said_of_output = output_limit(words(detail, text)) if found is ErrorClass.OUTPUT_CAP else None
         quota = quota_of(answer.headers) if answer is not None else None
         return ModelError(
             found,
@@ -91,6 +93,7 @@ class Translator:
             usage=usage,
             was_sent=watch.passed is not Limit.CONNECT and not any(isinstance(e, _NOT_SENT) for e in _chain(error)),
             quota=quota,
+            output_limit=said_of_output,
         )
 
     def _sentence(self, text: str) -> str:
@@ -154,22 +157,26 @@ def _number(text: str | None) -> float | None:
     return value if math.isfinite(value) and value >= 0 else None
 
 
-def _what_happened(error: Exception, watch: CallWatch, *, is_answering: bool) -> tuple[ErrorClass, str]:
+def _what_happened(
+    error: Exception, watch: CallWatch, *, is_answering: bool
+) -> tuple[ErrorClass, str, Mapping[str, Any]]:
+    """The class of what happened, the words for it, and the error object that the provider sent, if it sent one."""
+    nothing: Mapping[str, Any] = {}
     if watch.passed is not None:
-        return _TIMEOUTS[watch.passed], watch.sentence
+        return _TIMEOUTS[watch.passed], watch.sentence, nothing
     if isinstance(error, Reported):
-        return classify(None, error.detail, str(error)), str(error)
+        return classify(None, error.detail, str(error)), str(error), error.detail
     if isinstance(error, Malformed):
-        return ErrorClass.MALFORMED_STREAM, str(error)
+        return ErrorClass.MALFORMED_STREAM, str(error), nothing
     refused = _response_of(error)
     if refused is not None:
         detail = error_object(getattr(error, "body", None))
         text = said(detail) or str(error)
         shown = "a page in the place of an error" if text.lstrip().startswith("<") else text
-        return classify(refused.status_code, detail, text), f"status {refused.status_code}: {shown}"
+        return classify(refused.status_code, detail, text), f"status {refused.status_code}: {shown}", detail
     if is_answering:
-        return ErrorClass.MALFORMED_STREAM, f"the answer broke off: {_innermost(error)}"
-    return _of_transport(error)
+        return ErrorClass.MALFORMED_STREAM, f"the answer broke off: {_innermost(error)}", nothing
+    return *_of_transport(error), nothing
 
 
 def _of_transport(error: Exception) -> tuple[ErrorClass, str]:

@@ -83,6 +83,14 @@ def _keeps_notes(request: ModelRequest, _stop: StopSignal) -> Reply:
     return asks(note, *([("send", "{}")] if done == 2 else []), tag=f"n{done}_")
 
 
+def _gives_short_answers(request: ModelRequest, _stop: StopSignal) -> Reply:
+    """A model that refuses to be asked for long answers: a turn that forgot what was repaired would be refused again."""
+    if (request.max_output_tokens or 0) > 8_000:
+        raise ModelError(ErrorClass.OUTPUT_CAP, "max_tokens is too large", status=400, output_limit=8_000)
+    done = request.messages[-1].iteration
+    return says("Done.") if done == 2 else asks(("send", "{}"), tag=f"n{done}_")
+
+
 SHAPES = (
     Shape("words only", plain(says("Hello."))),
     Shape("one tool that reads", plain(asks(("look", "{}")), says("Done."))),
@@ -163,6 +171,7 @@ SHAPES = (
         always=_stop_in_the_tool,
     ),
     Shape("a steer in the last call", _steered_once, is_exact=False),
+    Shape("a repaired request", plain(_gives_short_answers), settings={"max_output_tokens": 9_000}),
     Shape("compressions", plain(_keeps_notes), settings={"context_window": 4_000}),
 )
 BY_NAME = {shape.name: shape for shape in SHAPES}

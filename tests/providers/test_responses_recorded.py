@@ -24,7 +24,7 @@ from tests.providers.bench import KEY, ask, assistant, request, user
 from tests.support.replay import ABSENT, RECORDED, Exchange, exchanges, replaying
 
 REFUSED = {
-    "oai-resp-049": ErrorClass.FORMAT_ERROR,
+    "oai-resp-049": ErrorClass.THINKING_SIGNATURE,
     "oai-resp-050": ErrorClass.FORMAT_ERROR,
     "oai-resp-051": ErrorClass.MODEL_NOT_FOUND,
     "oai-resp-052": ErrorClass.MODEL_NOT_FOUND,

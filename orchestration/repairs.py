@@ -1,0 +1,102 @@
+"""What is changed in the requests of a turn because its model refused one, and for how long that holds. Pure.
+
+All of it is kept in `counters.remedies`, so that it holds over a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from orchestration.costs import USUAL_OUTPUT_TOKENS
+from orchestration.errors import ErrorClass, ModelError
+from orchestration.remedies import REMEDIES
+from orchestration.steps import Repair, RepairRequest
+from orchestration.thinking import REFUSED_UP_TO, has_thinking
+from persistence.records.outcome import Counters
+from persistence.records.turn import Turn
+
+# How long an answer any model gives, where one refused more and did not say how much it would take.
+EVERY_MODELS_OUTPUT_TOKENS = 4_096
+
+# The names of what is kept: the most tokens that the model in use, and the one that summarises, let an answer be asked
+# for; what a refusal said of that; the repairs since the newest answer.
+_LIMIT, _SUMMARY_LIMIT = "output_limit", "summary_output_limit"
+_SAID = "output_limit_said"
+_REPAIRED = {repair: f"repaired_{repair}" for repair in Repair}
+
+
+def repair(turn: Turn, error: ErrorClass) -> RepairRequest | None:
+    """The repair of a request that was refused with `error`, None where there is none or it was tried since the last answer."""
+    remedies = turn.counters.remedies
+    match REMEDIES[error].repair:
+        case None:
+            return None
+        case kind if remedies.get(_REPAIRED[kind]):
+            return None
+        case Repair.OUTPUT_CAP:
+            asked = output_tokens(turn) or USUAL_OUTPUT_TOKENS
+            limit = remedies.get(_SAID, EVERY_MODELS_OUTPUT_TOKENS)
+            return RepairRequest(Repair.OUTPUT_CAP, limit) if 0 < limit < asked else None
+        case Repair.THINKING:
+            refused = remedies.get(REFUSED_UP_TO, 0)
+            sent = [m.seq for m in turn.messages if m.seq > refused and has_thinking(m)]
+            return RepairRequest(Repair.THINKING, max(sent)) if sent else None
+
+
+def repaired(counters: Counters, step: RepairRequest) -> Counters:
+    """The counters of a turn whose refused request is tried anew with this repair."""
+    kept = {_REPAIRED[step.repair]: 1, REFUSED_UP_TO if step.repair is Repair.THINKING else _LIMIT: step.value}
+    anew = replace(counters, attempts=0, last_error=None, retry_after_s=None)
+    return _with(anew, {**_without(counters.remedies, _SAID), **kept})
+
+
+def noted(counters: Counters, error: ModelError) -> Counters:
+    """The counters with what a refusal said of the length of an answer."""
+    kept = _without(counters.remedies, _SAID)
+    return _with(counters, kept if error.output_limit is None else {**kept, _SAID: error.output_limit})
+
+
+def answered(remedies: Mapping[str, int]) -> dict[str, int]:
+    """The counters once the model has answered: each repair may be tried anew, and what it did stays."""
+    return _without(remedies, *_REPAIRED.values(), _SAID)
+
+
+def of_next_model(remedies: Mapping[str, int]) -> MappingProxyType[str, int]:
+    """The counters once another model is asked: it has limits of its own."""
+    return MappingProxyType(_without(answered(remedies), _LIMIT, _SUMMARY_LIMIT))
+
+
+def output_tokens(turn: Turn) -> int | None:
+    """How long an answer the model in use is asked for at most, None where that is left to the adapter."""
+    return shorter(turn.agent.max_output_tokens, turn.counters.remedies.get(_LIMIT))
+
+
+def summary_tokens(turn: Turn) -> int | None:
+    """The same for the model that summarises."""
+    limits = turn.counters.remedies
+    own = limits.get(_LIMIT) if turn.agent.compress_model is None else None
+    return shorter(turn.agent.max_output_tokens, shorter(own, limits.get(_SUMMARY_LIMIT)))
+
+
+def shorter_summary(turn: Turn, error: ModelError) -> Counters | None:
+    """The counters with which a summary is asked for anew after this refusal, None where that is no use."""
+    if error.error is not ErrorClass.OUTPUT_CAP:
+        return None
+    asked = summary_tokens(turn) or USUAL_OUTPUT_TOKENS
+    limit = error.output_limit or EVERY_MODELS_OUTPUT_TOKENS
+    return _with(turn.counters, {**turn.counters.remedies, _SUMMARY_LIMIT: limit}) if limit < asked else None
+
+
+def shorter(one: int | None, other: int | None) -> int | None:
+    """The shorter of two lengths, of which None is no limit."""
+    return min((n for n in (one, other) if n is not None), default=None)
+
+
+def _with(counters: Counters, remedies: Mapping[str, int]) -> Counters:
+    return replace(counters, remedies=MappingProxyType(dict(remedies)))
+
+
+def _without(remedies: Mapping[str, int], *names: str) -> dict[str, int]:
+    return {name: n for name, n in remedies.items() if name not in names}
