@@ -110,7 +110,7 @@ class Registry:
         self._lock = threading.Lock()
         self._carried: dict[UUID, Carried] = {}
         self._claiming: set[UUID] = set()
-        self._is_draining = False
+        self._drains_since: float | None = None
 
     @contextmanager
     def claiming(self, turn_id: UUID) -> Generator[None]:
@@ -128,7 +128,7 @@ class Registry:
     def add(self, carried: Carried) -> None:
         with self._lock:
             self._carried[carried.turn.id] = carried
-            if self._is_draining:
+            if self.is_draining:
                 carried.hand_back_soon()
 
     def remove(self, carried: Carried) -> None:
@@ -146,16 +146,24 @@ class Registry:
 
     @property
     def is_draining(self) -> bool:
-        return self._is_draining
+        return self._drains_since is not None
 
     def drain(self) -> None:
         """Take no more turns, and let every turn leave after its present step."""
         with self._lock:
-            self._is_draining = True
+            self._drains_since = self._drains_since or time.monotonic()
             for carried in self._carried.values():
                 carried.hand_back_soon()
 
     def patience(self, carried: Carried) -> Callable[[], bool]:
-        """Says when to stop waiting for Postgres: once the turn is lost, or a little later if the process must leave."""
-        ends_at = time.monotonic() + _LAST_PATIENCE_S
-        return lambda: carried.is_lost or (self._is_draining and time.monotonic() > ends_at)
+        """Says when to stop waiting for Postgres: once the turn is lost, or a little after the process must leave.
+
+        However long Postgres has been away before: an answer that was paid for is worth a few more tries.
+        """
+        asked_at = time.monotonic()
+
+        def gives_up() -> bool:
+            since = self._drains_since
+            return carried.is_lost or (since is not None and time.monotonic() > max(since, asked_at) + _LAST_PATIENCE_S)
+
+        return gives_up

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
+
+log = logging.getLogger(__name__)
 
 
 class Stop:
@@ -26,7 +29,10 @@ class Stop:
             self._event.set()
             callbacks, self._callbacks = list(self._callbacks.values()), {}
         for callback in callbacks:
-            callback()
+            try:
+                callback()
+            except Exception:  # the others have a stop to hear of too, and who sets it has more turns to see to
+                log.exception("stop.callback_failed")
 
     def on_set(self, callback: Callable[[], None]) -> Callable[[], None]:
         with self._lock:

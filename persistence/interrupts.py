@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from persistence.database import Statements
+from persistence.database import Statements, Transaction
 from persistence.errors import NotFound
 from persistence.records.status import TurnStatus
 
 _STAMP = """
-UPDATE turns SET interrupt_requested_at = coalesce(interrupt_requested_at, now())
+UPDATE turns SET interrupt_requested_at = coalesce(interrupt_requested_at, now()),
+  -- A wait is over with it: whoever stamps may be lost before the turn has ended.
+  resume_at = CASE WHEN status = 'waiting' THEN now() ELSE resume_at END
 WHERE id = %(id)s AND exit_reason IS NULL RETURNING status"""
 
 
-def stamp(database: Statements, turn_id: UUID) -> TurnStatus:
+def stamp(database: Statements | Transaction, turn_id: UUID) -> TurnStatus:
     """Ask a turn to end at its next safe point, durably; its status just now. An ended turn is left as it is.
 
     Raises NotFound.

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from decimal import Decimal
 from uuid import UUID
 
+from psycopg.errors import DeadlockDetected
+
 from persistence import ids, inbox
 from persistence.database import Database, Row, Transaction
-from persistence.errors import DuplicateTurn, NotFound, Refused
+from persistence.errors import DatabaseUnavailable, DuplicateTurn, NotFound, Refused
+from persistence.interrupts import stamp
 from persistence.records.agent import AgentSettings, OnBusy
 from persistence.records.message import Text, content_to_json, dumps
 from persistence.records.status import CAPS, ExitReason, TurnStatus
@@ -44,7 +47,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """The turn that stands for a request. `is_new` is False where the key was known or the request became a steer."""
+    """The turn that stands for a request. `is_new` is False where the key was known or the request became a steer.
+
+    `interrupts` is the live turn that was asked to end for it: it will, and sooner if it is told.
+    """
 
     turn_id: UUID
     session_id: UUID
@@ -90,6 +96,16 @@ def submit(database: Database, request: Request) -> Submitted:
     Raises NotFound for an unknown session, DuplicateTurn for a key that stands for another request, Refused where the
     session is busy and the agent's `on_busy` says reject.
     """
+    while True:
+        try:
+            return _submit(database, request)
+        except DatabaseUnavailable as error:
+            # A claim has the turn's row and wants its session's, we the other way round; nothing is stored yet.
+            if not isinstance(error.__cause__, DeadlockDetected):
+                raise
+
+
+def _submit(database: Database, request: Request) -> Submitted:
     if not request.prompt.strip():
         raise Refused("the prompt is empty: say what the turn should do")
     if request.idempotency_key is not None and clean(request.idempotency_key) != request.idempotency_key:
@@ -197,6 +213,8 @@ def _insert(transaction: Transaction, request: Request, session_id: UUID, busy: 
             transaction.rows("DELETE FROM sessions WHERE id = %(id)s", {"id": session_id})
         return known
     interrupts = busy["id"] if busy is not None and agent.on_busy is OnBusy.INTERRUPT else None
+    if interrupts is not None:  # together with the turn: who asks again under the same key finds both done
+        stamp(transaction, interrupts)
     return Submitted(row["id"], row["session_id"], TurnStatus(row["status"]), row["queue"], True, interrupts)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from decimal import Decimal
 from uuid import UUID
@@ -14,6 +15,7 @@ from orchestration.interrupting import interrupt
 from orchestration.tools import registry
 from persistence import inbox, submission
 from persistence.database import Database
+from persistence.errors import DatabaseUnavailable
 from persistence.queue import Wake
 from persistence.records.status import TurnStatus
 from persistence.submission import Request, Submitted
@@ -22,6 +24,8 @@ from workers import settings as environment
 from workers.celery_app import app as celery_app
 from workers.config import DEFAULT_AGENT, Config
 from workers.settings import Settings
+
+log = logging.getLogger(__name__)
 
 
 class Client:
@@ -80,7 +84,7 @@ class Client:
         asked = Request(prompt, resolved, session_id, idempotency_key, priority, queue)
         submitted = submission.submit(self.database, asked)
         if submitted.interrupts is not None:
-            self.interrupt(submitted.interrupts)
+            self._hurry(submitted.interrupts)
         if submitted.is_new:
             wakes.ring_after_commit(self._app, self.database, Wake(submitted.turn_id, submitted.queue))
         return submitted
@@ -93,6 +97,13 @@ class Client:
         elif status is TurnStatus.INTERRUPTED:
             results.deliver_now(self._app, self.database, turn_id)
         return status
+
+    def _hurry(self, turn_id: UUID) -> None:
+        """Tell a turn that was asked to end with a submit. Never raises for Postgres: the submit is stored, and so is that."""
+        try:
+            self.interrupt(turn_id)
+        except DatabaseUnavailable as error:
+            log.warning("interrupt.not_rung", extra={"turn_id": str(turn_id), "reason": str(error)})
 
     def steer(self, turn_id: UUID, text: str) -> int:
         """Add words to a live turn; their number in its inbox. Raises Refused when it can no longer take them."""

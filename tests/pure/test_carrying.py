@@ -7,6 +7,8 @@ import time
 from dataclasses import replace
 from uuid import UUID
 
+import pytest
+
 from orchestration.carrying import Carried, Registry
 from orchestration.steps import Signals
 from orchestration.stopping import Stop
@@ -136,3 +138,31 @@ def test_patience_with_postgres_ends_when_the_turn_is_lost_and_not_at_once_when_
     assert not gives_up()
     one.lose()
     assert gives_up()
+
+
+def test_patience_with_postgres_counts_from_the_drain_however_long_the_outage_was_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    registry, one, now = Registry(), carried(), [1_000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    gives_up = registry.patience(one)
+
+    now[0] += 3_600
+    registry.drain()
+
+    assert not gives_up()
+    now[0] += 4
+    assert not gives_up()
+    now[0] += 2
+    assert gives_up()
+
+
+def test_a_callback_that_fails_keeps_nobody_else_from_hearing_of_the_stop() -> None:
+    stop, heard = Stop(), list[str]()
+    stop.on_set(lambda: heard.append("first"))
+    stop.on_set(lambda: [][0])
+    stop.on_set(lambda: heard.append("third"))
+
+    stop.set()
+
+    assert heard == ["first", "third"]

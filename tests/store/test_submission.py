@@ -8,11 +8,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from persistence import submission
+from persistence import queue, submission, views
 from persistence.database import Database
 from persistence.errors import DuplicateTurn, NotFound, Refused
 from persistence.records.agent import OnBusy
-from persistence.records.status import TurnStatus
+from persistence.records.outcome import Outcome, Wait
+from persistence.records.status import ExitReason, TurnStatus, WaitingFor
 from persistence.submission import Request, Submitted
 from tests.store.outcomes import claim, claimed, ending, store
 from tests.support.workbench import Bench, WatchedDatabase, in_thread
@@ -196,6 +197,40 @@ def test_a_busy_session_rejects_a_turn_that_asks_for_it_and_writes_nothing(bench
     assert count(bench.database) == before
     store(bench, live, ending(live))
     assert bench.submit(session_id=live.session_id, on_busy=OnBusy.REJECT) != live.id
+
+
+def test_the_interrupt_of_a_live_turn_is_stored_with_the_turn_that_asks_for_it(bench: Bench) -> None:
+    live = claimed(bench)
+    request = Request("Now.", bench.agent(on_busy=OnBusy.INTERRUPT), session_id=live.session_id, idempotency_key="k")
+    first = submit(bench, request)
+
+    again = submit(bench, request)  # its client was lost before it heard of the first
+
+    assert (first.interrupts, again.interrupts) == (live.id, None)
+    assert again.turn_id == first.turn_id
+    assert bench.load(live.id).is_interrupted
+
+
+def test_a_wait_that_a_submit_interrupts_is_over_although_its_client_is_lost(bench: Bench) -> None:
+    live = claimed(bench)
+    store(bench, live, Outcome(live.counters, wait=Wait(WaitingFor.RETRY, 3600.0)))
+    submit(bench, Request("Now.", bench.agent(on_busy=OnBusy.INTERRUPT), session_id=live.session_id))
+
+    assert live.id in {w.turn_id for w in queue.continue_due_waits(bench.database, limit=10_000)}
+    assert bench.run(live.id).exit_reason is ExitReason.INTERRUPTED_BY_USER
+
+
+def test_a_submit_that_meets_a_first_claim_the_other_way_round_is_stored_once(bench: Bench) -> None:
+    first = bench.submit()
+    request = Request("Now.", bench.agent(on_busy=OnBusy.INTERRUPT), session_id=bench.view(first).session_id)
+    with bench.row_locked(first) as other:  # as a claim has it
+        fetch = in_thread(lambda: submit(bench, request))
+        bench.wait_for_waiters()
+        other.execute("UPDATE sessions SET workspace_id = 'w' WHERE id = %s", (request.session_id,))
+        other.commit()
+
+    assert fetch().interrupts == first
+    assert len(views.turns(bench.database, session_id=request.session_id)) == 2
 
 
 def test_a_turn_that_interrupts_names_the_live_one(bench: Bench) -> None:

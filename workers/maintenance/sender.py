@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Sequence
 from datetime import timedelta
 
 import redis
@@ -13,9 +16,13 @@ from persistence.deliveries import Delivery
 from workers import results
 from workers.celery_app import RESULT_EXPIRES_S
 
+log = logging.getLogger(__name__)
+
 # A key that stands in Redis as long as nobody has emptied it.
 _MEMORY = "perdure:memory"
-_MOST = 500
+# The reaper waits for the end of a round: what is not sent in this time is left to the next one.
+_ROUND_S = 0.7
+_AT_ONCE = 20
 # Rounds between two looks at the newest results, and how many are looked at.
 _AUDIT_EVERY = 5
 _AUDIT = 100
@@ -30,16 +37,28 @@ class Sender:
         self._round = 0
 
     def run_once(self, database: Statements) -> int:
-        """How many results were sent. Raises one of results.UNREACHABLE while Redis is away."""
+        """How many results were tried. Raises one of results.UNREACHABLE while Redis is away."""
         if not self._keys.exists(_MEMORY):  # Redis was emptied, and every result with it
             deliveries.send_all_again(database, results.KIND, age=_AGE)
             self._keys.set(_MEMORY, "1")
-        due = deliveries.take_due(database, results.KIND, limit=_MOST)
+        ends_at = time.monotonic() + _ROUND_S
+        sent = 0
+        while time.monotonic() < ends_at and (due := deliveries.take_due(database, results.KIND, limit=_AT_ONCE)):
+            sent += self._send(due, ends_at)
         if self._round % _AUDIT_EVERY == 0:
-            due += self._overwritten(database)
+            sent += self._send(self._overwritten(database), ends_at)
         self._round += 1
-        for delivery in due:
-            results.deliver_now(self._app, self._reads, delivery.turn_id)
+        return sent
+
+    def _send(self, due: Sequence[Delivery], ends_at: float) -> int:
+        """How many were tried. What there is no time for is due again soon, as if its sender had died."""
+        for sent, delivery in enumerate(due):
+            if time.monotonic() > ends_at:
+                return sent
+            try:
+                results.deliver_now(self._app, self._reads, delivery.turn_id)
+            except Exception:  # it stays due, ever later; the others have nothing to do with it
+                log.exception("result.fault", extra={"turn_id": str(delivery.turn_id)})
         return len(due)
 
     def _overwritten(self, database: Statements) -> list[Delivery]:
