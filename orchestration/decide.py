@@ -67,6 +67,8 @@ def decide(turn: Turn, signals: Signals) -> Step:
         return holding.next_step(turn, held, has_fallback=_has_fallback(turn), model=model_in_use(turn))
     if turn.counters.last_error is not None and (room.was_refused(turn) or not turn.has_rested):
         return _remedy(turn)
+    if _lost_its_attempts(turn):
+        return FallBack(turn.counters.model_index + 1) if _has_fallback(turn) else End(_gave_no_answer(turn))
     return _call_model(turn)
 
 
@@ -205,6 +207,18 @@ def _give_up(turn: Turn, error: ErrorClass, exit_reason: ExitReason) -> Ending:
 
 def _times(n: int) -> str:
     return "once" if n == 1 else f"{n} times"
+
+
+def _lost_its_attempts(turn: Turn) -> bool:
+    """Whether crashes used up what the agent allows. Where that is a single attempt, one that was lost is repeated."""
+    return turn.counters.last_error is None and turn.counters.attempts >= max(turn.agent.attempts, 2)
+
+
+def _gave_no_answer(turn: Turn) -> Ending:
+    if turn.counters.grace_used:
+        return Ending(ExitReason.BUDGET_EXHAUSTED, output_text=budget_sentence(turn))
+    asked = f"The model {model_in_use(turn)} was asked {_times(turn.counters.attempts)} without an answer"
+    return Ending(ExitReason.WORKER_LOST, message=f"{asked}: the worker was lost in the last of these attempts.")
 
 
 def _is_full(turn: Turn, why: Why) -> Ending:

@@ -60,7 +60,7 @@ WHERE t.status = 'running'"""
 _IN_TOOL = "EXISTS (SELECT FROM tool_calls c WHERE c.turn_id = t.id AND c.status IN ('open', 'started'))"
 
 # A model call that may have been in flight is booked with its outcome unknown. What it may have come to, its next owner
-# will know (`Outcome.lost`).
+# will know (`Outcome.lost`). After a crash it counts as a failed attempt: the provider has seen it like the others.
 _BOOKED = """booked AS (
   INSERT INTO model_calls (turn_id, fencing_token, position, iteration, provider, model, error)
   SELECT back.id, back.fencing_token - 1, back.position + 1, back.iterations_used + 1,
@@ -110,6 +110,7 @@ WITH dead AS (
     crash_count = crash_count + (was_alone OR NOT in_tool)::int,
     crash_streak = crash_streak + (was_alone OR NOT in_tool)::int,
     is_suspect = was_alone OR in_tool,
+    attempts = attempts + (NOT in_tool)::int,
     unknown_attempts = unknown_attempts + (NOT in_tool)::int
   FROM dead WHERE t.id = dead.id
   RETURNING t.id, t.queue, dead.worker, t.crash_count, t.is_suspect, t.event_seq, t.position, t.fencing_token,
