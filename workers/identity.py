@@ -45,7 +45,12 @@ class Identity:
 
 
 def own() -> Identity:
-    return Identity(_boot(), _pid_namespace(), os.getpid(), _started(psutil.Process()))
+    return of(os.getpid())
+
+
+def of(pid: int) -> Identity:
+    """Of a process of this host that exists."""
+    return Identity(_boot(), _pid_namespace(), pid, _started(psutil.Process(pid)))
 
 
 def host() -> str:

@@ -1,7 +1,8 @@
 """A suspect is carried alone, in a child process (workers.alone): if it kills that, it convicts nobody but itself.
 
 After the death of a worker many turns are suspects at once, and most are innocent. So a child carries one after the
-other for as long as others wait.
+other for as long as others wait. They wait in a queue of this process and hold none of its slots: whoever counts those
+counts on them.
 """
 
 from __future__ import annotations
@@ -11,8 +12,12 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from uuid import UUID
+
+from workers import identity
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +33,15 @@ _MOST_LOOKS = 4
 _AT_ONCE = 3
 
 
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A turn to be carried alone. `is_queued` says whether nobody carries it; `take_back` is told of a worker that is dead."""
+
+    turn_id: UUID
+    is_queued: Callable[[], bool]
+    take_back: Callable[[str], None]
+
+
 class Child:
     """One process that carries suspects, one at a time."""
 
@@ -39,16 +53,19 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
             )
+        # Read while it lives, for when it does not.
+        self.worker = str(identity.of(self._process.pid))
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def carry(self, turn_id: UUID, is_queued: Callable[[], bool]) -> bool:
+    def carry(self, suspect: Suspect) -> bool:
         """Return when it has let go of the turn, or died of it; whether it can carry another.
 
-        A turn that is queued time after time is not carried by anybody: its child hangs, and is killed.
+        What a dead one held is taken back at once: its lease need not be waited for. A turn that is queued time after time is not carried by anybody: its child hangs, and is killed.
         """
+        turn_id = suspect.turn_id
         self._connection.settimeout(_LOOK_EVERY_S)
         looks = 0
         try:
@@ -58,7 +75,7 @@ class Child:
                     answer = self._connection.recv(1)
                     break
                 except TimeoutError:
-                    looks = looks + 1 if is_queued() else 0
+                    looks = looks + 1 if suspect.is_queued() else 0
                     if looks >= _MOST_LOOKS:
                         log.error("turn.child_hangs", extra={"turn_id": str(turn_id), "pid": self.pid})
                         self.kill()
@@ -66,6 +83,7 @@ class Child:
             answer = b""
         if not answer:
             log.warning("turn.child_died", extra={"turn_id": str(turn_id), "code": self._process.wait()})
+            suspect.take_back(self.worker)
         return answer == FIT
 
     def leave(self) -> None:
@@ -83,40 +101,38 @@ class Child:
 
 
 class Children:
-    """Those of this process. Thread-safe."""
+    """Those of this process, `at_once` at a time. Thread-safe."""
 
-    def __init__(self, at_once: int = _AT_ONCE) -> None:
-        self._places = threading.BoundedSemaphore(at_once)
+    def __init__(self, at_once: int = _AT_ONCE, *, start: Callable[[], Child] = Child) -> None:
+        self._at_once = at_once
+        self._start = start
         self._lock = threading.Lock()
         self._wanted: set[UUID] = set()
-        self._waiting = 0
+        self._waiting: deque[Suspect] = deque()
+        self._threads = 0
         self._busy: set[Child] = set()
-        self._spare: list[Child] = []
         self._is_stopping = False
 
-    def carry(self, turn_id: UUID, is_queued: Callable[[], bool]) -> None:
-        """Have the turn carried until it is no suspect any more, ends, waits, or kills its child (the reaper sees to that).
+    def want(self, suspect: Suspect) -> None:
+        """Have the turn carried until it is no suspect any more, ends, waits, or kills its child. Returns at once.
 
-        Returns at once when another thread is at it already: a turn is woken again while it waits for a child.
+        A turn that waits here or is carried already is not wanted twice: it is woken again meanwhile.
         """
         with self._lock:
-            if turn_id in self._wanted or self._is_stopping:
+            if suspect.turn_id in self._wanted or self._is_stopping:
                 return
-            self._wanted.add(turn_id)
-            self._waiting += 1
-        try:
-            with self._places:
-                self._carry(turn_id, is_queued)
-        except OSError as error:  # no process can be had just now: another wake of the turn will come
-            log.warning("turn.no_child", extra={"turn_id": str(turn_id), "reason": str(error)})
-        finally:
-            with self._lock:
-                self._wanted.discard(turn_id)
+            self._wanted.add(suspect.turn_id)
+            self._waiting.append(suspect)
+            if self._threads >= self._at_once:
+                return
+            self._threads += 1
+        threading.Thread(target=self._carry_all, name="carries suspects", daemon=True).start()
 
     def stop(self) -> None:
         """The process leaves: its children hand their turns back too."""
         with self._lock:
             self._is_stopping = True
+            self._waiting.clear()
             for child in self._busy:
                 child.stop()
 
@@ -130,23 +146,44 @@ class Children:
     def are_busy(self) -> bool:
         return bool(self._busy)
 
-    def _carry(self, turn_id: UUID, is_queued: Callable[[], bool]) -> None:
+    def _carry_all(self) -> None:
+        """One after the other, with one child for as long as it is fit."""
+        child: Child | None = None
+        while (suspect := self._next()) is not None:
+            try:
+                child = self._carry(suspect, child)
+            except OSError as error:  # no process can be had just now: another wake of the turn will come
+                log.warning("turn.no_child", extra={"turn_id": str(suspect.turn_id), "reason": str(error)})
+            finally:
+                with self._lock:
+                    self._wanted.discard(suspect.turn_id)
+        if child is not None:
+            child.leave()
+
+    def _next(self) -> Suspect | None:
         with self._lock:
-            self._waiting -= 1
-            if self._is_stopping:
-                return
-            child = self._spare.pop() if self._spare else Child()
+            if self._waiting:
+                return self._waiting.popleft()
+            self._threads -= 1
+            return None
+
+    def _carry(self, suspect: Suspect, spare: Child | None) -> Child | None:
+        """The child, if it can carry another."""
+        child = spare or self._start()
+        with self._lock:
             self._busy.add(child)
-        log.info("turn.carried_alone", extra={"turn_id": str(turn_id), "pid": child.pid})
-        is_fit = child.carry(turn_id, is_queued)
-        with self._lock:
-            self._busy.discard(child)
-            if is_fit:
-                self._spare.append(child)
-            else:
+            if self._is_stopping:
+                child.stop()
+        log.info("turn.carried_alone", extra={"turn_id": str(suspect.turn_id), "pid": child.pid})
+        is_fit = False
+        try:
+            is_fit = child.carry(suspect)
+        finally:
+            with self._lock:
+                self._busy.discard(child)
+            if not is_fit:
                 child.leave()
-            while len(self._spare) > (0 if self._is_stopping else self._waiting):
-                self._spare.pop().leave()
+        return child if is_fit else None
 
 
 children = Children()

@@ -13,7 +13,7 @@ from celery.worker.request import Request
 
 from orchestration import loop
 from orchestration.errors import PerdureError
-from persistence import claims, views
+from persistence import claims, leases, views
 from persistence.database import patiently
 from persistence.errors import DatabaseUnavailable, DuplicateTurn, LeaseHeld, LeaseLost, NotFound, StoreError
 from persistence.ids import parse_id
@@ -25,6 +25,7 @@ from workers import process, results, solo, wakes
 from workers.celery_app import app
 from workers.client import Client
 from workers.config import DEFAULT_AGENT
+from workers.solo import Suspect
 
 log = logging.getLogger(__name__)
 
@@ -122,12 +123,24 @@ def _is_queued(turn_id: UUID) -> bool:
         return False  # nobody can claim it now
 
 
+def _take_back(worker: str) -> None:
+    """Queue what a dead child held."""
+    try:
+        taken = leases.take_back_from(process.parts().runtime.database, [worker])
+    except DatabaseUnavailable as error:  # the reaper will, once the lease has run out
+        log.warning("turn.not_taken_back", extra={"worker": worker, "reason": str(error)})
+        return
+    for turn in taken:
+        fields = {"turn_id": str(turn.turn_id), "crash_count": turn.crash_count, "is_suspect": turn.is_suspect}
+        log.warning("turn.taken_back", extra={**fields, "worker": worker})
+
+
 def _leave(task: Task[..., Any], turn_id: UUID) -> None:
     """The wake was not for us. It must not read as the end of the turn, and not as a new start after it."""
     parts = process.parts()
     try:
         if not parts.registry.is_draining and claims.is_suspect(parts.runtime.database, turn_id):
-            solo.children.carry(turn_id, partial(_is_queued, turn_id))
+            solo.children.want(Suspect(turn_id, partial(_is_queued, turn_id), _take_back))
         view = views.turn(parts.runtime.database, turn_id)
     except (NotFound, DatabaseUnavailable) as error:
         log.warning("turn.left", extra={"turn_id": str(turn_id), "reason": str(error)})
