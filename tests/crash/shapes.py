@@ -117,13 +117,13 @@ SHAPES = (
     Shape(
         "failed attempts with pauses",
         plain(asks(("send", "{}")), says("Done.")),
-        settings={"attempts": 4},
+        settings={"attempts": 8},  # lost ones count too
         faults=(SERVER_ERROR, None, SERVER_ERROR),
     ),
     Shape(
         "failed attempts that release the worker",
         plain(asks(("send", "{}")), says("Done.")),
-        settings={"attempts": 4, "retry_in_place_s": 0.5},
+        settings={"attempts": 8, "retry_in_place_s": 0.5},
         faults=(THROTTLED, None, THROTTLED),
     ),
     Shape(

@@ -185,7 +185,7 @@ def test_a_call_that_its_owner_was_lost_in_is_estimated_by_the_next(
 
 def test_crashes_are_no_way_around_a_cap(bench: Bench) -> None:
     bench.script(*looks(1), answers())
-    turn_id = bench.submit(max_tokens_total=6_000, max_crashes=99)
+    turn_id = bench.submit(max_tokens_total=6_000, max_crashes=99, attempts=99)
     for n in range(5):
         bench.kill_owner(claim(bench.database, turn_id, f"worker-{n}").id)
 
