@@ -10,17 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ops.bench import measure, sdk_calls, wal, work
+from ops.bench import late, measure, wal, work
 from ops.bench.contender import Contender
 from ops.bench.measure import Sample, Samples
 from ops.bench.perdure_turns import Perdure
 from ops.bench.plain_loop import Floor, HandWritten
+from ops.bench.sdk_calls.all import PROTOCOLS
+from ops.bench.sdk_calls.protocol import Protocol
 from ops.bench.stage import Stage, stage
 from ops.bench.tables import table
 
 _FLOOR = "floor: create()"
 _HAND = "hand: create() + INSERT"
 _POST_HAND = "post hand: post() + INSERT"
+_POST = "post()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,11 @@ class Scale:
     rounds: int
     reply_chars: int
     late: int = wal.LATE
+    api: str = next(iter(PROTOCOLS))
+
+    @property
+    def protocol(self) -> Protocol:
+        return PROTOCOLS[self.api]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -44,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def show(running: Stage, scale: Scale, folder: Path) -> None:
     """Measure, and print the tables."""
     _times(running, scale, folder)
+    _late(running, scale, folder)
     _wal(running, scale, folder)
 
 
@@ -53,7 +62,8 @@ def _scale(arguments: Sequence[str] | None) -> Scale:
     parser.add_argument("--iterations", type=int, default=50, help="of each turn")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--reply-chars", type=int, default=100, help="words beside each tool call")
-    parser.add_argument("--late", type=int, default=wal.LATE, help="the late iteration whose WAL is measured")
+    parser.add_argument("--late", type=int, default=wal.LATE, help="the late iteration that is looked at")
+    parser.add_argument("--api", choices=PROTOCOLS, default=Scale.api, help="the protocol of the model server")
     return Scale(**vars(parser.parse_args(arguments)))
 
 
@@ -66,18 +76,18 @@ def _leave_the_last_core() -> None:
 
 def _times(running: Stage, scale: Scale, folder: Path) -> None:
     load = work.register(running.model, iterations=scale.iterations, reply_chars=scale.reply_chars)
-    perdure = Perdure(running, load, folder)
-    contenders: list[Contender] = [
-        Floor(_FLOOR, running, load, sdk_calls.create),
-        HandWritten(_HAND, running, load, sdk_calls.create),
-        Floor("stream floor: create(stream=True)", running, load, sdk_calls.create_streamed),
-        HandWritten("stream hand: create(stream=True) + INSERT", running, load, sdk_calls.create_streamed),
-        Floor("post floor: post()", running, load, sdk_calls.post),
-        HandWritten(_POST_HAND, running, load, sdk_calls.post),
-        perdure,
-    ]
+    protocol = scale.protocol
+    perdure = Perdure(running, load, folder, protocol.api)
+    contenders: list[Contender] = []
+    for method, ask in protocol.asks.items():
+        kind = {"create()": "", _POST: "post "}.get(method, "stream ")
+        contenders.append(Floor(f"{kind}floor: {method}", running, load, protocol, ask))
+        contenders.append(HandWritten(f"{kind}hand: {method} + INSERT", running, load, protocol, ask))
+    contenders.append(perdure)
     widths = sorted({1, scale.turns})
-    print(f"{load.sentence}; {scale.rounds} rounds, medians. Perdure streams; CPU is that of the loop's process.")
+    print(
+        f"{scale.api}: {load.sentence}; {scale.rounds} rounds, medians. Perdure streams; CPU is that of the loop's process."
+    )
     found = measure.rounds(running, contenders, turns=widths, iterations=scale.iterations, count=scale.rounds)
     for width in widths:
         print(_table(width, {c.name: found[c.name, width] for c in contenders}))
@@ -108,11 +118,30 @@ def _own_cpu(sample: Sample) -> float:
     return sample.own_cpu_s
 
 
+def _late(running: Stage, scale: Scale, folder: Path) -> None:
+    load = work.register(running.model, iterations=wal.iterations_for(scale.late), reply_chars=scale.reply_chars)
+    protocol = scale.protocol
+    contenders: list[Contender] = [
+        Floor(_FLOOR, running, load, protocol, protocol.usual),
+        HandWritten(_POST_HAND, running, load, protocol, protocol.asks[_POST]),
+        Perdure(running, load, folder, protocol.api),
+    ]
+    rows: list[list[str]] = []
+    for contender in contenders:
+        early, then = late.cost(contender, late=scale.late)
+        times = (early.wall_ms, then.wall_ms, early.cpu_ms, then.cpu_ms)
+        rows.append([contender.name, *(f"{ms:.2f}" for ms in times), f"{then.cpu_ms / early.cpu_ms:.2f}"])
+        contender.close()
+    heads = ["", "ms at 20", f"ms at {scale.late}", "CPU ms at 20", f"CPU ms at {scale.late}", "late ÷ early, CPU"]
+    print(table(f"One turn alone, its 20th iteration and its {scale.late}th", heads, rows))
+
+
 def _wal(running: Stage, scale: Scale, folder: Path) -> None:
     load = work.register(running.model, iterations=wal.iterations_for(scale.late), reply_chars=scale.reply_chars)
+    protocol = scale.protocol
     contenders: list[Contender] = [
-        HandWritten(_POST_HAND, running, load, sdk_calls.post),
-        Perdure(running, load, folder),
+        HandWritten(_POST_HAND, running, load, protocol, protocol.asks[_POST]),
+        Perdure(running, load, folder, protocol.api),
     ]
     rows: list[list[str]] = []
     by_hand: float | None = None

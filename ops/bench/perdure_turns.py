@@ -54,11 +54,11 @@ class Perdure:
 
     name = "Perdure"
 
-    def __init__(self, stage: Stage, work: Work, workspace: Path) -> None:
+    def __init__(self, stage: Stage, work: Work, workspace: Path, api: Api = Api.OPENAI_CHAT) -> None:
         self._work = work
         self._database = CountingDatabase(stage.database_url, connections=_CONNECTIONS)
         self._toolbox = ObservedToolbox()
-        settings = ProviderSettings(PROVIDER, Api.OPENAI_CHAT, stage.model.openai_url)
+        settings = ProviderSettings(PROVIDER, api, stage.model.openai_url)
         self._client = catalog.connect(settings)
         self._runtime = Runtime(
             database=self._database,

@@ -11,9 +11,9 @@ import psycopg
 from psycopg.errors import DuplicateTable
 
 from ops.bench.contender import Observe, nobody_observes
-from ops.bench.sdk_calls import Ask, Json, calls_of, connect, run_tool
+from ops.bench.sdk_calls.protocol import Ask, Json, Protocol
 from ops.bench.stage import Stage
-from ops.bench.work import PROMPT, SYSTEM_PROMPT, Work
+from ops.bench.work import Work
 from workers.settings import libpq_url
 
 Keep = Callable[[int, Json], object]
@@ -27,11 +27,12 @@ _INSERT = "INSERT INTO plain_messages (turn_id, seq, body) VALUES (%s, %s, %s)"
 class Floor:
     """The plain SDK loop. A crash loses everything."""
 
-    def __init__(self, name: str, stage: Stage, work: Work, ask: Ask) -> None:
+    def __init__(self, name: str, stage: Stage, work: Work, protocol: Protocol, ask: Ask) -> None:
         self._name = name
         self._work = work
+        self._protocol = protocol
         self._ask = ask
-        self._client = connect(stage.model.openai_url)
+        self._client = protocol.connect(stage.model.openai_url)
 
     @property
     def name(self) -> str:
@@ -44,24 +45,32 @@ class Floor:
         self._client.close()
 
     def _carry(self, keep: Keep, observe: Observe) -> None:
-        messages: list[Json] = [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": PROMPT}]
-        keep(1, messages[1])
-        for _ in range(self._work.iterations):
-            answer = self._ask(self._client, self._work.model, messages)
-            messages.append(answer)
-            keep(len(messages), answer)
-            for call in calls_of(answer):
+        protocol, history = self._protocol, self._protocol.opening()
+        kept = 0
+
+        def add(message: Json) -> None:
+            nonlocal kept
+            kept += 1
+            keep(kept, message)
+
+        add(history[-1])
+        for number in range(self._work.iterations):
+            answer = self._ask(self._client, self._work.model, history)
+            history += protocol.joined(answer)
+            add(answer)
+            calls = protocol.calls(answer)
+            assert bool(calls) == (number < self._work.iterations - 1), "the last answer is final, and no other is"
+            for call in calls:
                 observe()
-                messages.append(run_tool(call))
-                keep(len(messages), messages[-1])
-        assert not calls_of(messages[-1]), "the last answer is final"
+                history.append(protocol.result(call.id, call.run()))
+                add(history[-1])
 
 
 class HandWritten(Floor):
     """The same loop, each message committed as it comes: no lease, no fence, no events, no limits, nobody to go on."""
 
-    def __init__(self, name: str, stage: Stage, work: Work, ask: Ask) -> None:
-        super().__init__(name, stage, work, ask)
+    def __init__(self, name: str, stage: Stage, work: Work, protocol: Protocol, ask: Ask) -> None:
+        super().__init__(name, stage, work, protocol, ask)
         self._url = libpq_url(stage.database_url)
         self._connections: list[psycopg.Connection] = []
         with psycopg.connect(self._url, autocommit=True) as connection, suppress(DuplicateTable):

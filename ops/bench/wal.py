@@ -17,13 +17,13 @@ from workers.settings import libpq_url
 
 EARLY = 20
 LATE = 200
-_AROUND = 10
+AROUND = 10
 _QUIET = ("full_page_writes", "autovacuum")
 
 
 def iterations_for(late: int) -> int:
     """How long a turn must be, to look at iteration `late` from both sides and to end."""
-    return late + _AROUND + 2
+    return late + AROUND + 2
 
 
 def bytes_per_iteration(stage: Stage, contender: Contender, *, late: int = LATE) -> tuple[float, float]:
@@ -44,7 +44,7 @@ def bytes_per_iteration(stage: Stage, contender: Contender, *, late: int = LATE)
 
 def _mean_around(seen: list[int], iteration: int) -> float:
     """`seen[n]` is the position in the log at the tool call of iteration n + 1."""
-    first, last = iteration - 1 - _AROUND, iteration - 1 + _AROUND
+    first, last = iteration - 1 - AROUND, iteration - 1 + AROUND
     return (seen[last] - seen[first]) / (last - first)
 
 

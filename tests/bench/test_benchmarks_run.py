@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ops.bench import import_time, in_flight, measure, overhead, recovery, sdk_calls, wal, work
+from ops.bench import import_time, in_flight, measure, overhead, recovery, wal, work
 from ops.bench.perdure_turns import Perdure
 from ops.bench.plain_loop import Floor, HandWritten
+from ops.bench.sdk_calls.all import PROTOCOLS
+from ops.bench.sdk_calls.chat import CHAT
+from ops.bench.sdk_calls.protocol import Ask, Protocol
 from ops.bench.stage import Stage, stage
 
 
@@ -31,11 +34,14 @@ def test_the_overhead_of_perdure_is_shown_beside_every_plain_loop(
         assert len(re.findall(rf"^{name}: ", shown, re.MULTILINE)) >= 2, f"{name} at one turn and at two"
 
 
-@pytest.mark.parametrize("ask", [sdk_calls.create, sdk_calls.create_streamed, sdk_calls.post])
-def test_each_plain_loop_does_the_same_work_as_perdure(running: Stage, ask: sdk_calls.Ask) -> None:
+@pytest.mark.parametrize(
+    ("protocol", "ask"),
+    [pytest.param(p, ask, id=f"{p.api}-{name}") for p in PROTOCOLS.values() for name, ask in p.asks.items()],
+)
+def test_each_plain_loop_does_the_same_work_as_perdure(running: Stage, protocol: Protocol, ask: Ask) -> None:
     load = work.register(running.model, iterations=4, reply_chars=40)
     seen: list[str] = []
-    contender = HandWritten("plain", running, load, ask)
+    contender = HandWritten("plain", running, load, protocol, ask)
     before = running.model.requests()
 
     measure.in_threads(contender.turns(2, observe=lambda: seen.append("tool")))
@@ -56,7 +62,7 @@ def test_the_log_of_an_iteration_is_measured_early_and_late(running: Stage, tmp_
 
 def test_a_loop_that_fails_fails_the_benchmark(running: Stage) -> None:
     load = work.Work("scripted-unknown", 3, 40)
-    floor = Floor("floor", running, load, sdk_calls.post)
+    floor = Floor("floor", running, load, CHAT, CHAT.usual)
 
     with pytest.raises(Exception, match="no script is called"):
         measure.in_threads(floor.turns(1))

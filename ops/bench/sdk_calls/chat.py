@@ -1,36 +1,28 @@
-"""Three ways to call a model with the openai SDK, each returning the assistant message as a plain dict."""
+"""OpenAI Chat Completions: three ways to ask, each returning the assistant message as a plain dict."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import openai
 from openai.types.chat import ChatCompletionChunk
 
-from ops.bench.tools import read_record
-from ops.bench.work import TOOL
-from orchestration.tools.definition import tool_of
-
-Json: TypeAlias = dict[str, Any]
-Ask: TypeAlias = Callable[[openai.OpenAI, str, list[Json]], Json]
+from ops.bench.sdk_calls.protocol import Call, Json, Protocol, spec
+from ops.bench.work import PROMPT, SYSTEM_PROMPT
+from orchestration.providers.settings import Api
 
 
 def connect(base_url: str) -> openai.OpenAI:
     return openai.OpenAI(base_url=base_url, api_key="none", max_retries=0)
 
 
-def offered() -> list[Json]:
-    """The tool as the model sees it, the same for every contender."""
-    found = tool_of(read_record)
-    assert found is not None
-    spec = found.spec
-    function = {"name": spec.name, "description": spec.description, "parameters": dict(spec.parameters)}
+def _offered() -> list[Json]:
+    tool = spec()
+    function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
     return [{"type": "function", "function": function}]
 
 
-_TOOLS = offered()
+_TOOLS = _offered()
 
 
 def create(client: openai.OpenAI, model: str, messages: list[Json]) -> Json:
@@ -73,16 +65,29 @@ def post(client: openai.OpenAI, model: str, messages: list[Json]) -> Json:
     return answer["choices"][0]["message"]
 
 
-def calls_of(message: Json) -> list[Json]:
-    return message.get("tool_calls") or []
+def _opening() -> list[Json]:
+    return [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": PROMPT}]
 
 
-def run_tool(call: Json) -> Json:
-    """The message that answers a call."""
-    assert call["function"]["name"] == TOOL
-    content = read_record(**json.loads(call["function"]["arguments"]))
-    return {"role": "tool", "tool_call_id": call["id"], "content": content}
+def _calls(message: Json) -> list[Call]:
+    asked = message.get("tool_calls") or []
+    return [Call(c["id"], c["function"]["name"], c["function"]["arguments"]) for c in asked]
+
+
+def _result(call_id: str, content: str) -> Json:
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
 def _open_call() -> Json:
     return {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
+
+
+CHAT = Protocol(
+    api=Api.OPENAI_CHAT,
+    connect=connect,
+    asks={"create()": create, "create(stream=True)": create_streamed, "post()": post},
+    opening=_opening,
+    joined=lambda message: [message],
+    calls=_calls,
+    result=_result,
+)

@@ -1,0 +1,1 @@
+"""How each protocol is spoken with its SDK by somebody who writes the loop by hand."""
