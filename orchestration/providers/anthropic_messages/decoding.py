@@ -86,7 +86,8 @@ class AnthropicDecoder:
         return _usage(self._told) if self._told else None
 
     def event(self, name: str, data: str) -> bool:
-        if not data.strip() or name == "ping":
+        # A keep-alive may say anything; only what began as JSON has to be whole, for else the stream was damaged on its way.
+        if not data.strip() or (name == "ping" and not data.lstrip().startswith("{")):
             return False
         event = object_of(data, "an event of the stream")
         if event.get("type") == "error" or event.get("error"):
