@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.bench import import_time, in_flight, measure, overhead, recovery, wal, work
+from ops.bench import import_time, in_flight, measure, overhead, promptness, recovery, wal, work
 from ops.bench.perdure_turns import Perdure
 from ops.bench.plain_loop import Floor, HandWritten
 from ops.bench.sdk_calls.all import PROTOCOLS
@@ -87,6 +87,11 @@ def test_a_killed_workers_turn_goes_on_with_the_next_worker(running: Stage, tmp_
     yard.close()
     assert len(seconds) == 1
     assert seconds[0] > 0
+
+
+def test_the_first_word_and_the_stop_are_timed() -> None:
+    assert "401 messages" in promptness.first_words(1)
+    assert "stop" in promptness.stops(1)
 
 
 def test_the_celery_application_imports_no_sdk() -> None:
