@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from uuid import UUID
 
+from orchestration.live import Activity
 from orchestration.steps import Signals
 from orchestration.stopping import Stop
 from persistence.errors import LeaseHeld
@@ -22,13 +23,14 @@ _LAST_PATIENCE_S = 5.0
 class Carried:
     """One turn in one thread of this process, claimed by a statement that was sent at `asked_at`.
 
-    `stop` ends whatever the turn is doing: it was interrupted, or it is not ours any more. Times are of the local
+    `activity` is for people to see. `stop` ends whatever the turn is doing: it was interrupted, or it is not ours any more. Times are of the local
     monotonic clock: they measure how old a confirmation by Postgres is, never when a lease ends.
     """
 
     def __init__(self, turn: Turn, *, asked_at: float, alone: bool = False) -> None:
         self.stop = Stop()
         self.alone = alone
+        self.activity: Activity | None = None
         self._lock = threading.Lock()
         self._turn = turn
         self._deadline_at = None if turn.deadline_in_s is None else asked_at + turn.deadline_in_s
@@ -45,7 +47,7 @@ class Carried:
 
     @property
     def held(self) -> Held:
-        return Held(self._turn.id, self._turn.fencing_token)
+        return Held(self._turn.id, self._turn.fencing_token, self.activity)
 
     @property
     def is_lost(self) -> bool:

@@ -17,7 +17,8 @@ from orchestration.contexts.gathering import gather
 from orchestration.contexts.sources import ContextRequest, resolve
 from orchestration.decide import PAST_DEADLINE
 from orchestration.errors import LIMITS_PASSED, CallInterrupted, ConfigError, ModelError, UnknownTool
-from orchestration.ports import ModelClient, ModelRequest, Reply, TimeLimits, ToolContext, ToolSpec
+from orchestration.live import UNHEARD, Activity, Mark
+from orchestration.ports import Delta, ModelClient, ModelRequest, OnText, Reply, TimeLimits, ToolContext, ToolSpec
 from orchestration.prompts import prompt_cache_key, system_prompt
 from orchestration.runtime import Runtime
 from orchestration.steps import (
@@ -61,6 +62,7 @@ _UNCOUNTED = 1.5
 
 def perform(step: Step, turn: Turn, carried: Carried, runtime: Runtime) -> Outcome:
     """Do what the step says and return what came of it. Raises LeaseLost when the turn is found not to be ours."""
+    carried.activity = None
     match step:
         case CallModel():
             return _call_model(step, turn, carried, runtime)
@@ -78,6 +80,7 @@ def perform(step: Step, turn: Turn, carried: Carried, runtime: Runtime) -> Outco
         case FallBack():
             return answers.fell_back(turn, step.model_index)
         case Backoff():
+            _is_now(Activity.BACKING_OFF, carried, runtime)
             carried.begin_step(step.wait_s + _SLACK_S)
             carried.rest(max(0.0, min(step.wait_s, carried.seconds_left)))
             return Outcome(turn.counters, rests=True)
@@ -148,10 +151,17 @@ def _call_model(step: CallModel, turn: Turn, carried: Carried, runtime: Runtime)
     def answered(reply: Reply, latency_s: float) -> Outcome:
         return attempt.answered(reply, latency_s, {s.name: s for s in specs}, _checker(runtime, turn))
 
-    def heard(text: str) -> None:
-        runtime.on_text(turn.id, text)
+    mark = Mark(turn.id, turn.fencing_token, turn.position, attempt.iteration, turn.counters.attempts + 1, step.model)
+    words = runtime.live.words(mark)
 
-    return _ask(_Question(client, request, attempt, answered, heard, is_last=step.is_last), carried, runtime)
+    def heard(delta: Delta) -> None:
+        carried.activity = Activity.STREAMING
+        words(delta)
+
+    try:
+        return _ask(_Question(client, request, attempt, answered, heard, is_last=step.is_last), carried, runtime)
+    finally:
+        words.end()
 
 
 def _compress(step: Compress, turn: Turn, carried: Carried, runtime: Runtime) -> Outcome:
@@ -160,9 +170,10 @@ def _compress(step: Compress, turn: Turn, carried: Carried, runtime: Runtime) ->
         client = runtime.models(provider)
     except ConfigError as error:
         return answers.unfit_worker(turn, runtime.worker, str(error))
+    _is_now(Activity.COMPRESSING, carried, runtime)
     attempt = compression.Attempt(turn, step, provider, model)
     request = attempt.request(_limits(turn))
-    return _ask(_Question(client, request, attempt, attempt.answered, _unheard), carried, runtime)
+    return _ask(_Question(client, request, attempt, attempt.answered, UNHEARD), carried, runtime)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +187,7 @@ class _Question:
     request: ModelRequest
     attempt: answers.Attempt | compression.Attempt
     answered: Callable[[Reply, float], Outcome]
-    on_text: Callable[[str], None]
+    on_text: OnText
     is_last: bool = True
 
 
@@ -258,8 +269,10 @@ def _limits(turn: Turn) -> TimeLimits:
     return TimeLimits(agent.connect_s, agent.first_token_s, agent.idle_s, agent.call_s)
 
 
-def _unheard(_text: str) -> None:
-    """The words of a summary are for nobody to watch."""
+def _is_now(activity: Activity, carried: Carried, runtime: Runtime) -> None:
+    """Let people know what goes on, those who watch at once."""
+    carried.activity = activity
+    runtime.live.state(carried.turn.id, activity)
 
 
 def _checker(runtime: Runtime, turn: Turn) -> answers.Check:
@@ -297,6 +310,7 @@ def _run_tools(step: RunTools, turn: Turn, carried: Carried, runtime: Runtime) -
             call.id,
             workspace,
             interrupted=threading.Event(),
+            progress=partial(runtime.live.progress, turn.id, call.id, call.name),
             past=Past(runtime.database, turn.session_id),
         ),
         stop=carried.stop,

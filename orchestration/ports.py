@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 from uuid import UUID
 
 from orchestration.quota import Quota
@@ -89,6 +89,17 @@ class Started:
     look_again_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Words of an answer that is on its way: text, or the reasoning (a summary of it, with most models) before it."""
+
+    text: str
+    is_thinking: bool = False
+
+
+OnText: TypeAlias = Callable[[Delta], None]
+
+
 class StopSignal(Protocol):
     """A request to stop that a thread can poll, wait for, or be called back by (from another thread, at once)."""
 
@@ -107,7 +118,7 @@ class ModelClient(Protocol):
     @property
     def name(self) -> str: ...
 
-    def reply(self, request: ModelRequest, *, stop: StopSignal, on_text: Callable[[str], None]) -> Reply:
+    def reply(self, request: ModelRequest, *, stop: StopSignal, on_text: OnText) -> Reply:
         """Make exactly one attempt.
 
         Raises ModelError when no whole answer came, CallInterrupted when `stop` was set meanwhile (the socket is closed).
@@ -155,16 +166,14 @@ class BackgroundClient(ModelClient, Protocol):
         """Whether this provider is configured so: if not, `reply` is the way to ask it."""
         ...
 
-    def start(self, request: ModelRequest, *, stop: StopSignal, on_text: Callable[[str], None]) -> Reply | Started:
+    def start(self, request: ModelRequest, *, stop: StopSignal, on_text: OnText) -> Reply | Started:
         """Ask for an answer. Keep what has started, then fetch it; a Reply where the provider answered at once.
 
         Raises as `ModelClient.reply` does: then nothing has started, as far as anybody can know.
         """
         ...
 
-    def fetch(
-        self, started: Started, *, limits: TimeLimits, stop: StopSignal, on_text: Callable[[str], None]
-    ) -> Reply | Started:
+    def fetch(self, started: Started, *, limits: TimeLimits, stop: StopSignal, on_text: OnText) -> Reply | Started:
         """Look for the answer, once: a Reply, or Started again while it is still being made.
 
         Raises AnswerLost when it will never come, any other ModelError when looking failed, and CallInterrupted: then

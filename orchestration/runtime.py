@@ -12,14 +12,11 @@ from uuid import UUID
 from orchestration.carrying import Registry
 from orchestration.costs import Prices
 from orchestration.guarding import RateGuard, Unguarded
+from orchestration.live import Live, Nobody
 from orchestration.ports import ModelClient, Toolbox
 from persistence.database import Database
 from persistence.records.turn import Turn
 from persistence.records.usage import Usage
-
-
-def _nobody_listens(_turn_id: UUID, _text: str) -> None:
-    """Live text has no reader in this process."""
 
 
 def _nobody_waits(_turn_id: UUID) -> None:
@@ -35,7 +32,7 @@ class Runtime:
     """`models` gives the client of a provider by its configured name, `workspace` the folder of a turn's
     session, in the root that `workspace_id` names.
 
-    Both raise ConfigError when this worker lacks it. `on_text` hears the words of a model as they come; they may be lost.
+    Both raise ConfigError when this worker lacks it. `live` hears what watchers may hear.
     `on_claimed` is called once a turn is ours. `prices` says what a call costs and never raises.
     `guard` is what all workers know together of rate limits.
     """
@@ -49,7 +46,7 @@ class Runtime:
     lease: timedelta = timedelta(seconds=10)
     slice_: timedelta = timedelta(minutes=5)
     registry: Registry = field(default_factory=Registry)
-    on_text: Callable[[UUID, str], None] = _nobody_listens
+    live: Live = field(default_factory=Nobody)
     on_claimed: Callable[[UUID], None] = _nobody_waits
     prices: Prices = _nothing_has_a_price
     guard: RateGuard = field(default_factory=Unguarded)

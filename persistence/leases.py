@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 from persistence.database import Statements
@@ -13,10 +14,11 @@ from persistence.errors import LeaseLost
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A turn that a process carries, under which token."""
+    """A turn that a process carries, under which token; and what it does just now, for people to see."""
 
     turn_id: UUID
     fencing_token: int
+    activity: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +44,15 @@ class TakenBack:
 # checkpoint is alive by that very fact.
 _RENEW = """
 WITH mine AS (
-  SELECT t.id FROM turns t JOIN unnest(%(ids)s::uuid[], %(tokens)s::bigint[]) AS h (id, token)
+  SELECT t.id, h.activity
+  FROM turns t JOIN unnest(%(ids)s::uuid[], %(tokens)s::bigint[], %(activities)s::text[]) AS h (id, token, activity)
     ON t.id = h.id AND t.fencing_token = h.token
   WHERE t.status = 'running' ORDER BY t.id FOR UPDATE OF t SKIP LOCKED
 )
-UPDATE turns SET lease_expires_at = now() + %(lease)s FROM mine WHERE turns.id = mine.id
+UPDATE turns SET lease_expires_at = now() + %(lease)s, activity = mine.activity,
+  activity_since = CASE WHEN turns.activity IS NOT DISTINCT FROM mine.activity THEN activity_since
+    WHEN mine.activity IS NOT NULL THEN now() END
+FROM mine WHERE turns.id = mine.id
 RETURNING turns.id, interrupt_requested_at IS NOT NULL AS is_interrupted,
   coalesce(hand_back_at <= now(), false) AS is_slice_over"""
 
@@ -125,7 +131,7 @@ SELECT id, queue, worker, crash_count, is_suspect FROM back"""
 
 def renew(database: Statements, held: Sequence[Held], *, lease: timedelta) -> dict[UUID, Signs]:
     """Extend the leases of all these turns in one statement. A turn that is missing from the answer is lost."""
-    params = {"ids": [h.turn_id for h in held], "tokens": [h.fencing_token for h in held], "lease": lease}
+    params = _params(held, lease)
     found = list(database.rows(_RENEW, params))
     if len(found) < len(held):  # the others are locked by their own checkpoint, or lost
         found += database.rows(_STILL_OURS, params)
@@ -134,9 +140,17 @@ def renew(database: Statements, held: Sequence[Held], *, lease: timedelta) -> di
 
 def prove(database: Statements, held: Held, *, lease: timedelta) -> None:
     """Extend one lease now. Raises LeaseLost when the turn is not ours any more."""
-    params = {"ids": [held.turn_id], "tokens": [held.fencing_token], "lease": lease}
-    if not database.rows(_RENEW.replace(" SKIP LOCKED", ""), params):
+    if not database.rows(_RENEW.replace(" SKIP LOCKED", ""), _params([held], lease)):
         raise LeaseLost(f"turn {held.turn_id} has another owner")
+
+
+def _params(held: Sequence[Held], lease: timedelta) -> dict[str, Any]:
+    return {
+        "ids": [h.turn_id for h in held],
+        "tokens": [h.fencing_token for h in held],
+        "activities": [h.activity for h in held],
+        "lease": lease,
+    }
 
 
 def hand_back(database: Statements, held: Held) -> bool:

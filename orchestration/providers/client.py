@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import httpx2
 
 from orchestration.errors import CallInterrupted, ConfigError, ErrorClass, ModelError
-from orchestration.ports import ModelRequest, Reply, StopSignal, TimeLimits
+from orchestration.ports import ModelRequest, OnText, Reply, StopSignal, TimeLimits
 from orchestration.providers.connections.backend import watch_connections
 from orchestration.providers.connections.shards import ShardedClient
 from orchestration.providers.connections.watch import CallWatch
@@ -41,7 +41,7 @@ class Dialect:
     """
 
     encode: Callable[[ModelRequest], bytes]
-    decoder: Callable[[Callable[[str], None]], Decoder]
+    decoder: Callable[[OnText], Decoder]
     post: Callable[[bytes, str | None], httpx2.Response]
     sdk_error: type[Exception]
 
@@ -69,7 +69,7 @@ class ProviderClient:
         """Close the idle connections; no call may be made any more."""
         self._http.close()
 
-    def reply(self, request: ModelRequest, *, stop: StopSignal, on_text: Callable[[str], None]) -> Reply:
+    def reply(self, request: ModelRequest, *, stop: StopSignal, on_text: OnText) -> Reply:
         """Make exactly one attempt; see ModelClient. A whole answer is returned even if the stop came meanwhile."""
         key = self._key(request, stop)
         body = self._dialect.encode(request)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from orchestration.ports import ModelClient, ModelRequest, Reply, TimeLimits, ToolSpec
+from orchestration.ports import Delta, ModelClient, ModelRequest, OnText, Reply, TimeLimits, ToolSpec
 from orchestration.providers.catalog import connect
 from orchestration.providers.settings import Api, ProviderSettings
 from orchestration.stopping import Stop
@@ -83,8 +83,20 @@ def ask(
     stop: Stop | None = None,
     limits: TimeLimits | None = None,
     heard: list[str] | None = None,
+    thoughts: list[str] | None = None,
     **more: Any,
 ) -> Reply:
-    """One attempt. `heard` collects the text as it streams."""
+    """One attempt. `heard` collects the text as it streams, `thoughts` the thinking."""
     sent = request(history or [user("Hello.")], limits=limits or TimeLimits(5, 5, 5, 20), **more)
-    return asked.reply(sent, stop=stop or Stop(), on_text=(heard if heard is not None else []).append)
+    return asked.reply(sent, stop=stop or Stop(), on_text=collecting(heard, thoughts))
+
+
+def collecting(heard: list[str] | None = None, thoughts: list[str] | None = None) -> OnText:
+    """Keeps the words as they stream."""
+
+    def take(delta: Delta) -> None:
+        kept = thoughts if delta.is_thinking else heard
+        if kept is not None:
+            kept.append(delta.text)
+
+    return take

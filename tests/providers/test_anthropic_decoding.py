@@ -12,6 +12,7 @@ from orchestration.providers.anthropic_messages.decoding import AnthropicDecoder
 from orchestration.providers.failures import Malformed, Reported
 from persistence.records.message import Call, Native, Opaque, Text, Thinking
 from persistence.records.usage import Usage
+from tests.providers.bench import collecting
 
 
 def start(index: int, **block: Any) -> dict[str, Any]:
@@ -27,7 +28,7 @@ def end(reason: str | None = "end_turn", **usage: Any) -> list[dict[str, Any]]:
 
 
 def read(*events: dict[str, Any], heard: list[str] | None = None) -> Reply:
-    decoder = AnthropicDecoder("main", (heard if heard is not None else []).append)
+    decoder = AnthropicDecoder("main", collecting(heard))
     for event in events:
         decoder.event(event["type"], json.dumps(event))
     return decoder.reply(None)

@@ -12,10 +12,11 @@ from orchestration.providers.failures import Malformed, Reported
 from orchestration.providers.openai_chat.decoding import OpenAIDecoder
 from persistence.records.message import Call, Native, Opaque, Text, Thinking
 from persistence.records.usage import Usage
+from tests.providers.bench import collecting
 
 
 def read(*deltas: dict[str, Any], finish: str | None = "stop", heard: list[str] | None = None, **last: Any) -> Reply:
-    decoder = OpenAIDecoder("main", (heard if heard is not None else []).append)
+    decoder = OpenAIDecoder("main", collecting(heard))
     for delta in deltas:
         decoder.event("message", json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}))
     decoder.event("message", json.dumps({"choices": [{"delta": {}, "finish_reason": finish}], **last}))
@@ -230,7 +231,7 @@ def test_an_empty_reply_is_returned_as_it_is() -> None:
 
 def test_text_is_cleaned_and_an_emoji_cut_in_two_is_whole_again() -> None:
     heard: list[str] = []
-    decoder = OpenAIDecoder("main", heard.append)
+    decoder = OpenAIDecoder("main", collecting(heard))
 
     for piece in ("a\x00b \ud83d", "\ude00 \udfff"):
         decoder.event("message", json.dumps({"choices": [{"delta": {"content": piece}}]}))

@@ -18,7 +18,7 @@ from orchestration.providers.catalog import connect
 from orchestration.providers.settings import Api, ProviderSettings
 from orchestration.stopping import Stop
 from persistence.records.message import Text
-from tests.providers.bench import APIS, KEY, ask, assistant, client, plain, request, results, user
+from tests.providers.bench import APIS, KEY, ask, assistant, client, collecting, plain, request, results, user
 from tests.providers.faults import Peer, document, serving, whole
 from tests.support.provider import ScriptedProvider, provider
 
@@ -52,7 +52,7 @@ def start(asked: BackgroundClient, model: str = "some-model", **more: Any) -> St
 def fetch(
     asked: BackgroundClient, started: Started, *, stop: Stop | None = None, heard: list[str] | None = None
 ) -> Any:
-    return asked.fetch(started, limits=LIMITS, stop=stop or Stop(), on_text=(heard if heard is not None else []).append)
+    return asked.fetch(started, limits=LIMITS, stop=stop or Stop(), on_text=collecting(heard))
 
 
 def fetch_until_done(asked: BackgroundClient, started: Started, heard: list[str] | None = None) -> Reply:

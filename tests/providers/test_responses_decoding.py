@@ -14,7 +14,7 @@ from orchestration.providers.failures import Malformed, Reported
 from orchestration.providers.openai_responses.decoding import ResponsesDecoder
 from persistence.records.message import Block, Call, Native, Opaque, Text, Thinking
 from persistence.records.usage import Usage
-from tests.providers.bench import plain
+from tests.providers.bench import collecting, plain
 
 THOUGHT = {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "c2Vj"}
 
@@ -32,7 +32,7 @@ def call(arguments: Any = "{}", **more: Any) -> dict[str, Any]:
 
 
 def streamed(*events: dict[str, Any], heard: list[str] | None = None) -> ResponsesDecoder:
-    decoder = ResponsesDecoder("main", (heard if heard is not None else []).append)
+    decoder = ResponsesDecoder("main", collecting(heard))
     for event in events:
         decoder.event(event.get("type", "message"), json.dumps(event))
     return decoder

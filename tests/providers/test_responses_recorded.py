@@ -20,7 +20,7 @@ from orchestration.providers.settings import Api, ProviderSettings
 from orchestration.stopping import Stop
 from persistence.records.message import Block, Call, Opaque, Text, Thinking
 from persistence.records.usage import Usage
-from tests.providers.bench import KEY, ask, assistant, request, user
+from tests.providers.bench import KEY, ask, assistant, collecting, request, user
 from tests.support.replay import ABSENT, RECORDED, Exchange, exchanges, replaying
 
 REFUSED = {
@@ -73,7 +73,7 @@ class Bench:
 
     def look(self, exchange: Exchange, heard: list[str] | None = None) -> Reply | Started:
         """One look at a response by our client."""
-        sink = (heard if heard is not None else []).append
+        sink = collecting(heard)
         if "/" in exchange.api:
             return self.ours.fetch(Started(exchange.id), limits=LIMITS, stop=Stop(), on_text=sink)
         return self.ours.start(request([user("x")], model=exchange.id, limits=LIMITS), stop=Stop(), on_text=sink)

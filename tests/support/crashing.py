@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 from uuid import UUID
 
-from orchestration.ports import ModelRequest, Reply, StopSignal
+from orchestration.ports import ModelRequest, OnText, Reply, StopSignal
 from orchestration.runtime import Runtime
 from persistence.errors import DatabaseUnavailable
 from persistence.records.message import Role
@@ -114,10 +114,10 @@ class _CountedModel:
         self._effects = effects
         self.name = bench.model.name
 
-    def reply(self, request: ModelRequest, *, stop: StopSignal, on_text: Callable[[str], None]) -> Reply:
+    def reply(self, request: ModelRequest, *, stop: StopSignal, on_text: OnText) -> Reply:
         return self._effects.around("model", lambda: self._bought(request, stop, on_text))
 
-    def _bought(self, request: ModelRequest, stop: StopSignal, on_text: Callable[[str], None]) -> Reply:
+    def _bought(self, request: ModelRequest, stop: StopSignal, on_text: OnText) -> Reply:
         if not self._effects.bought_after and not is_for_summary(request):
             turn_id = request.messages[-1].turn_id
             stored = answers_stored(self._bench, turn_id)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from orchestration.errors import CallInterrupted
-from orchestration.ports import Finish, ModelRequest, Reply, StopSignal
+from orchestration.ports import Delta, Finish, ModelRequest, OnText, Reply, StopSignal
 from orchestration.providers.wire.decoding import arguments
 from persistence.records.message import Block, Call, Origin, Role, Text
 from persistence.records.text import clean
@@ -52,7 +52,7 @@ class ScriptedModel:
     def calls(self) -> int:
         return len(self.requests)
 
-    def reply(self, request: ModelRequest, *, stop: StopSignal, on_text: Callable[[str], None]) -> Reply:
+    def reply(self, request: ModelRequest, *, stop: StopSignal, on_text: OnText) -> Reply:
         with self._lock:
             self.requests.append(request)
             self.refusals += wrong_with_request(request.messages)
@@ -67,7 +67,7 @@ class ScriptedModel:
         reply = as_decoded(scripted if isinstance(scripted, Reply) else scripted(request, stop))
         for block in reply.content:
             if isinstance(block, Text):
-                on_text(block.text)
+                on_text(Delta(block.text))
         return reply
 
 

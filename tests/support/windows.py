@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from orchestration import compression
 from orchestration.errors import CallInterrupted, ErrorClass, ModelError
-from orchestration.ports import Finish, ModelRequest, Reply, StopSignal, ToolContext
+from orchestration.ports import Delta, Finish, ModelRequest, OnText, Reply, StopSignal, ToolContext
 from orchestration.tools import tool
 from persistence.records.message import Call, Origin, Role, Text, block_to_json, dumps
 from persistence.records.usage import Usage
@@ -54,7 +54,7 @@ class WindowedModel:
     def calls(self) -> int:
         return len(self.requests)
 
-    def reply(self, request: ModelRequest, *, stop: StopSignal, on_text: Callable[[str], None]) -> Reply:
+    def reply(self, request: ModelRequest, *, stop: StopSignal, on_text: OnText) -> Reply:
         tokens = tokens_of(request)
         with self._lock:
             self.requests.append(request)
@@ -68,7 +68,7 @@ class WindowedModel:
         answer = self._policy(request)
         if isinstance(answer, BaseException):
             raise answer
-        on_text("".join(b.text for b in answer.content if isinstance(b, Text)))
+        on_text(Delta("".join(b.text for b in answer.content if isinstance(b, Text))))
         return replace(answer, usage=Usage(input_tokens=tokens, output_tokens=20))
 
 

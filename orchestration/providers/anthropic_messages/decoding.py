@@ -5,11 +5,10 @@ https://platform.claude.com/docs/en/build-with-claude/streaming
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
-from orchestration.ports import Finish, Reply
+from orchestration.ports import Finish, OnText, Reply
 from orchestration.providers.failures import Malformed, Reported
 from orchestration.providers.wire.decoding import TextFeed, arguments, count
 from orchestration.providers.wire.strict_json import is_object, loads, object_of, text_of
@@ -35,12 +34,10 @@ class _OpenBlock:
         self.data = dict(start)
         self._pieces: dict[str, list[str]] = {}
 
-    def add(self, delta: Json) -> str:
-        """Take a delta; returns the text in it that is meant to be read."""
+    def add(self, delta: Json) -> None:
         match delta:
             case {"type": "text_delta", "text": str(piece)}:
                 self._grow("text", piece)
-                return piece
             case {"type": "input_json_delta", "partial_json": str(piece)}:
                 self._grow("input", piece)
             case {"type": "thinking_delta", "thinking": str(piece)}:
@@ -51,7 +48,6 @@ class _OpenBlock:
                 self.data["citations"] = [*(self.data.get("citations") or []), citation]
             case _:
                 pass  # the API may add kinds of deltas, and asks its clients to bear them
-        return ""
 
     def _grow(self, name: str, piece: str) -> None:
         start = self.data.get(name)
@@ -68,7 +64,7 @@ _SIGNED = ("thinking", "redacted_thinking")
 class AnthropicDecoder:
     """Puts one answer together; see wire.Decoder."""
 
-    def __init__(self, provider: str, on_text: Callable[[str], None]) -> None:
+    def __init__(self, provider: str, on_text: OnText) -> None:
         self._provider = provider
         self._feed = TextFeed(on_text)
         self._blocks: dict[int, _OpenBlock] = {}
@@ -95,11 +91,12 @@ class AnthropicDecoder:
         match event:
             case {"type": "content_block_start", "index": int(index), "content_block": dict(block)}:
                 self._blocks[index] = _OpenBlock(cast("Json", block))
-                self._feed(_text_of(cast("Json", block)))
+                self._hand_on(index, cast("Json", block))
             case {"type": "content_block_delta", "index": int(index), "delta": dict(delta)}:
                 if index not in self._blocks:
                     raise Malformed(f"a delta came for block {index}, which had not begun")
-                self._feed(self._blocks[index].add(cast("Json", delta)))
+                self._blocks[index].add(cast("Json", delta))
+                self._hand_on(index, cast("Json", delta))
             case {"type": "message_start", "message": dict(message)}:
                 self._head(cast("Json", message))
                 return False
@@ -121,7 +118,7 @@ class AnthropicDecoder:
             if not isinstance(block, dict):
                 raise Malformed("a block of the answer is not a JSON object")
             self._blocks[index] = _OpenBlock(cast("Json", block))
-            self._feed(_text_of(cast("Json", block)))
+            self._hand_on(index, cast("Json", block))
         self._tail({"delta": body, "usage": body.get("usage")})
         if self._finish is None:
             raise Malformed("the answer has no stop reason")
@@ -143,6 +140,16 @@ class AnthropicDecoder:
         if finish is None:
             finish = Finish.TOOL_CALLS if any(isinstance(b, Call) for b in blocks) else Finish.STOP
         return Reply(tuple(blocks), finish, self.usage, clean(self._model), request_id)
+
+    def _hand_on(self, index: int, said: Json) -> None:
+        """Hand on what is meant to be read of a block, or of a delta of one."""
+        match said:
+            case {"type": "text" | "text_delta", "text": str(text)}:
+                self._feed(text)
+            case {"type": "thinking" | "thinking_delta", "thinking": str(thought)}:
+                self._feed.think(thought, index)
+            case _:
+                pass  # calls, signatures, and what we do not know
 
     def _head(self, message: Json) -> None:
         self._model = str(message.get("model") or "")
@@ -196,11 +203,6 @@ def _usage(told: Json) -> Usage:
         count(told, "cache_creation_input_tokens"),
         count(told, "output_tokens_details", "thinking_tokens"),
     )
-
-
-def _text_of(block: Json) -> str:
-    text: Any = block.get("text")
-    return text if block.get("type") == "text" and isinstance(text, str) else ""
 
 
 def _without(data: Json, *names: str) -> Json:

@@ -7,11 +7,11 @@ in fields of their own; a status code as the code of an error inside the stream;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from orchestration.ports import Finish, Reply
+from orchestration.ports import Finish, OnText, Reply
 from orchestration.providers.failures import Malformed, Reported
 from orchestration.providers.openai_chat.encoding import FIELD, REFUSAL
 from orchestration.providers.wire.decoding import TextFeed, arguments, count
@@ -62,7 +62,7 @@ class _OpenCall:
 class OpenAIDecoder:
     """Puts one answer together; see wire.Decoder. Only the first choice is read: no other is ever asked for."""
 
-    def __init__(self, provider: str, on_text: Callable[[str], None]) -> None:
+    def __init__(self, provider: str, on_text: OnText) -> None:
         self._provider = provider
         self._feed = TextFeed(on_text)
         self._text: list[str] = []
@@ -133,13 +133,14 @@ class OpenAIDecoder:
         if isinstance(refusal := said.get(REFUSAL), str) and refusal:
             self._refusal.append(refusal)
             is_news = True
-        for name in _REASONING:
-            if isinstance(thought := said.get(name), str) and thought:
-                self._reasoning.setdefault(name, []).append(thought)
-                is_news = True
-        if details := list(_objects(said.get(_REASONING_DETAILS))):
-            self._details += details
-            is_news = True
+        details = list(_objects(said.get(_REASONING_DETAILS)))
+        thoughts = {name: t for name in _REASONING if isinstance(t := said.get(name), str) and t}
+        for name, thought in thoughts.items():
+            self._reasoning.setdefault(name, []).append(thought)
+        self._details += details
+        # The same thought in several forms, of which one is enough to read.
+        self._feed.think(next(iter(thoughts.values()), "") or _told_in(details))
+        is_news = is_news or bool(thoughts or details)
         self._annotations += _objects(said.get("annotations"))
         calls = list(_objects(said.get("tool_calls")))
         if isinstance(legacy := said.get("function_call"), dict):
@@ -225,6 +226,12 @@ class OpenAIDecoder:
         if self._refusal:
             return Finish.REFUSAL
         return Finish.TOOL_CALLS if self._calls and finish is Finish.STOP else finish
+
+
+def _told_in(details: Iterable[Json]) -> str:
+    """The words in pieces of reasoning: all of it, or a summary."""
+    words = (detail.get("text") or detail.get("summary") for detail in details)
+    return "".join(w for w in words if isinstance(w, str))
 
 
 def _is_finished(call: _OpenCall) -> bool:

@@ -19,7 +19,7 @@ from http import HTTPStatus
 import httpx2
 
 from orchestration.errors import AnswerLost, CallInterrupted, ConfigError, ErrorClass, ModelError
-from orchestration.ports import BackgroundClient, ModelRequest, Reply, Started, StopSignal, TimeLimits
+from orchestration.ports import BackgroundClient, ModelRequest, OnText, Reply, Started, StopSignal, TimeLimits
 from orchestration.providers.client import Dialect, ProviderClient, content_type, whole
 from orchestration.providers.connections.watch import CallWatch
 from orchestration.providers.failures import Malformed, Reported
@@ -69,7 +69,7 @@ class ResponsesClient(ProviderClient, BackgroundClient):
     def is_background(self) -> bool:
         return self._is_background
 
-    def reply(self, request: ModelRequest, *, stop: StopSignal, on_text: Callable[[str], None]) -> Reply:
+    def reply(self, request: ModelRequest, *, stop: StopSignal, on_text: OnText) -> Reply:
         """Make exactly one attempt; see ModelClient. In the background: start, and look until the answer is there.
 
         Nobody else knows of what was started here, so a stop, a limit and any failure tell the provider to end it.
@@ -90,7 +90,7 @@ class ResponsesClient(ProviderClient, BackgroundClient):
             raise
         return found
 
-    def start(self, request: ModelRequest, *, stop: StopSignal, on_text: Callable[[str], None]) -> Reply | Started:
+    def start(self, request: ModelRequest, *, stop: StopSignal, on_text: OnText) -> Reply | Started:
         """See BackgroundClient."""
         send = partial(self._dialect.post, self._dialect.encode(request), self._key(request, stop))
         found = self._attempt(send, self._dialect.decoder(on_text), self._look, request.limits, stop)
@@ -100,9 +100,7 @@ class ResponsesClient(ProviderClient, BackgroundClient):
                 self._started_with.popitem(last=False)
         return found
 
-    def fetch(
-        self, started: Started, *, limits: TimeLimits, stop: StopSignal, on_text: Callable[[str], None]
-    ) -> Reply | Started:
+    def fetch(self, started: Started, *, limits: TimeLimits, stop: StopSignal, on_text: OnText) -> Reply | Started:
         """See BackgroundClient."""
         send = partial(self._shelf.get, started.id, self._key_of(started, stop))
         try:

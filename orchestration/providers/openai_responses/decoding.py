@@ -7,10 +7,10 @@ that were said to be done count. https://platform.openai.com/docs/api-reference/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from orchestration.ports import Finish, Reply
+from orchestration.ports import Finish, OnText, Reply
 from orchestration.providers.failures import Malformed, Reported
 from orchestration.providers.openai_responses.items import AFTER, ITEM, PART, WORDS, without
 from orchestration.providers.wire.decoding import TextFeed, arguments, count
@@ -23,13 +23,18 @@ from persistence.records.usage import Usage
 AT_WORK = frozenset({"queued", "in_progress"})
 _FAILURES = frozenset({"failed", "cancelled"})
 _ENDS = {f"response.{status}": status for status in ("completed", "incomplete", *_FAILURES)}
+# The deltas of reasoning, and which of its parts each is of.
+_THOUGHTS = {
+    "response.reasoning_summary_text.delta": "summary_index",
+    "response.reasoning_text.delta": "content_index",
+}
 _INCOMPLETE = {"max_output_tokens": Finish.LENGTH, "content_filter": Finish.REFUSAL}
 
 
 class ResponsesDecoder:
     """Puts one answer together; see wire.Decoder."""
 
-    def __init__(self, provider: str, on_text: Callable[[str], None]) -> None:
+    def __init__(self, provider: str, on_text: OnText) -> None:
         self._provider = provider
         self._feed = TextFeed(on_text)
         self._done: dict[int, Json] = {}
@@ -63,10 +68,13 @@ class ResponsesDecoder:
             case {"output_index": int(index), "delta": str(delta)} if kind == "response.output_text.delta":
                 self._streamed.add(index)
                 self._feed(delta)
+            case {"output_index": int(index), "delta": str(delta)} if kind in _THOUGHTS:
+                self._streamed.add(index)
+                self._feed.think(delta, (index, event.get(_THOUGHTS[kind])))
             case {"output_index": int(index), "item": dict(item)} if kind == "response.output_item.done":
                 self._done[index] = cast("Json", item)
                 if index not in self._streamed:
-                    self._feed(_spoken(cast("Json", item)))
+                    self._hand_on(index, cast("Json", item))
             case {"output_index": int()}:
                 pass  # a step on the way to an item: what comes of it is said when the item is done
             case _:
@@ -82,8 +90,8 @@ class ResponsesDecoder:
         if not isinstance(body.get("output"), list):
             raise Malformed("the answer has no output")
         self._end(body, status)
-        for item in self._output():
-            self._feed(_spoken(item))
+        for index, item in enumerate(self._output()):
+            self._hand_on(index, item)
 
     def reply(self, request_id: str | None) -> Reply:
         if self._status is None:
@@ -91,6 +99,11 @@ class ResponsesDecoder:
         content = tuple(self._blocks(self._output()))
         model = clean(str(self._response.get("model") or ""))
         return Reply(content, self._finish(content), self.usage, model, request_id)
+
+    def _hand_on(self, index: int, item: Json) -> None:
+        """Hand on what is meant to be read of a whole item."""
+        self._feed(_spoken(item))
+        self._feed.think(_thought(item) if item.get("type") == "reasoning" else "", (index, None))
 
     def _end(self, response: Json, status: str) -> None:
         self._response = response

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
-from orchestration.ports import Reply
+from orchestration.ports import Delta, OnText, Reply
 from orchestration.providers.wire.strict_json import loads
 from persistence.records.message import Json, dumps
 from persistence.records.text import clean, clean_value
@@ -45,18 +45,32 @@ class Decoder(Protocol):
 
 
 class TextFeed:
-    """Hands text on as it streams, cleaned: half of a surrogate pair waits for the other half."""
+    """Hands words on as they stream, cleaned: half of a surrogate pair waits for the other half.
 
-    def __init__(self, on_text: Callable[[str], None]) -> None:
+    Where thinking comes in several parts, an empty line goes between them; `part` says which one this is of.
+    """
+
+    def __init__(self, on_text: OnText) -> None:
         self._on_text = on_text
         self._half = ""
+        self._part: object = None
 
     def __call__(self, text: str) -> None:
+        self._say(text, is_thinking=False)
+
+    def think(self, text: str, part: object = "") -> None:
+        if not text:
+            return
+        between = "\n\n" if self._part not in (None, part) else ""
+        self._part = part
+        self._say(between + text, is_thinking=True)
+
+    def _say(self, text: str, *, is_thinking: bool) -> None:
         text, self._half = self._half + text, ""
         if text and "\ud800" <= text[-1] <= "\udbff":
             text, self._half = text[:-1], text[-1]
         if text:
-            self._on_text(clean(text))
+            self._on_text(Delta(clean(text), is_thinking))
 
 
 def arguments(text: str) -> str:
