@@ -312,13 +312,16 @@ def _run_tools(step: RunTools, turn: Turn, carried: Carried, runtime: Runtime) -
             interrupted=threading.Event(),
             progress=partial(runtime.live.progress, turn.id, call.id, call.name),
             past=Past(runtime.database, turn.session_id),
+            result_bytes=room.result_chars(turn),
         ),
         stop=carried.stop,
         threads=turn.agent.tool_threads,
         timeout_s=turn.agent.tool_timeout_s,
         result_chars=room.result_chars(turn),
     )
-    answered = doubtful + [answers.Answered(fit(r.result, room.result_bytes(turn)), r.duration_s) for r in runs]
+    answered = doubtful + [
+        answers.Answered(fit(r.result, room.result_bytes(turn), kept_at=r.kept_at), r.duration_s) for r in runs
+    ]
     return answers.tools_ran(turn, answered, step.then_start)
 
 

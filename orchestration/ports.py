@@ -204,7 +204,7 @@ def _nobody_listens(_text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a tool may know about its call. Never shown to the model."""
+    """What a tool may know about its call. Never shown to the model. A result of `result_bytes` is not cut."""
 
     turn_id: UUID
     session_id: UUID
@@ -213,6 +213,7 @@ class ToolContext:
     interrupted: threading.Event
     progress: Callable[[str], None] = _nobody_listens
     past: Past | None = None
+    result_bytes: int | None = None
 
     @property
     def idempotency_key(self) -> str:
@@ -222,10 +223,14 @@ class ToolContext:
 
 @dataclass(frozen=True, slots=True)
 class CallRun:
-    """How one call went: the result for the model, and how long it took (None where it never ran)."""
+    """How one call went: the result for the model, and how long it took (None where it never ran).
+
+    `kept_at` names the file of the workspace that has the full text of a result that is too long.
+    """
 
     result: Result
     duration_s: float | None = None
+    kept_at: str | None = None
 
 
 class Toolbox(Protocol):

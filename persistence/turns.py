@@ -84,7 +84,7 @@ _UNREADABLE = AgentSettings("unreadable", "unreadable:unreadable")
 def load(database: Database, turn_id: UUID) -> Turn:
     """The turn as it stands, whoever carries it. Raises NotFound; what cannot be read is no StoreError."""
     row = _row(database, turn_id)
-    compression = _compression(database, row["session_id"])
+    compression = compression_of(database, row["session_id"])
     messages, hidden_call_ids = _seen(database, row["session_id"], compression)
     return replace(
         _to_turn(row, _agent(row["settings"])),
@@ -188,7 +188,8 @@ def _to_message(row: Row, content: tuple[Block, ...]) -> Message:
     )
 
 
-def _compression(database: Database, session_id: UUID) -> Compression | None:
+def compression_of(database: Database, session_id: UUID) -> Compression | None:
+    """The newest of a session, if it has any."""
     row = database.one_or_none(_COMPRESSION, {"session_id": session_id})
     if row is None:
         return None

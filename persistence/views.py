@@ -12,11 +12,12 @@ from uuid import UUID
 from persistence.database import Database, Row
 from persistence.errors import NotFound
 from persistence.records import parts
+from persistence.records.compression import Compression
 from persistence.records.message import Message
 from persistence.records.spending import Spending
 from persistence.records.status import ExitReason, TurnStatus
 from persistence.records.usage import Usage
-from persistence.turns import spending_of, to_message_for_reading, usage_of
+from persistence.turns import compression_of, spending_of, to_message_for_reading, usage_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +162,19 @@ def history(database: Database, some_id: UUID) -> Iterator[MessageView]:
     compressed = {r["seq"] for r in rows if r["is_compressed"]}
     read = parts.as_read(to_message_for_reading(r) for r in rows)
     return (MessageView(message, message.seq in compressed, open_calls, seqs) for message, seqs in read)
+
+
+def seen(database: Database, some_id: UUID) -> Iterator[MessageView]:
+    """The same as its model sees it: a summary stands for what is compressed. Raises NotFound."""
+    compression: Compression | None = None
+    for view in history(database, some_id):
+        if not view.is_compressed:
+            yield view
+        elif compression is None:
+            session = database.one("SELECT session_id FROM turns WHERE id = %(id)s", {"id": view.message.turn_id})
+            compression = compression_of(database, session["session_id"])
+            assert compression is not None, "what is compressed stays so"
+            yield MessageView(compression.message(), False, frozenset())
 
 
 def workers(database: Database) -> list[WorkerView]:

@@ -13,12 +13,14 @@ import time
 import traceback
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, TypeAlias
 
 from orchestration.ports import CallRun, Effect, ToolContext
 from orchestration.tools.definition import Tool, ToolError
-from orchestration.tools.results import Excerpt, NoText, piece_of, shorten, text_of
+from orchestration.tools.full_texts import FullText
+from orchestration.tools.results import Excerpt, NoText, excerpt_of, piece_of, shorten
 from orchestration.tools.threads import HelperThreads
 from persistence.records.message import Call, CallStatus, Result
 
@@ -52,6 +54,7 @@ class Attempt:
         *,
         limit_s: float,
         result_chars: int,
+        keeps_full_text: bool = False,
         done: Done,
         threads: HelperThreads,
     ) -> None:
@@ -65,6 +68,7 @@ class Attempt:
         self._context = context
         self._limit_s = limit_s
         self._result_chars = result_chars
+        self._full_text = _full_text(call, context, result_chars) if keeps_full_text else None
         self._done = done
         self._threads = threads
         self._lock = threading.Lock()
@@ -111,9 +115,12 @@ class Attempt:
         threading.current_thread().name = f"tool {self.tool.name}"
         run, crash = None, None
         try:
-            run = self._answer(*self._outcome())
+            status, text, kept_at = self._outcome()
+            run = replace(self._answer(status, text), kept_at=kept_at)
         except BaseException as error:  # noqa: BLE001 (carried to the runner's thread and raised there)
             crash = error
+        if self._full_text is not None:
+            self._full_text.discard()
         with self._lock:
             is_left = self._is_left
             if not is_left:
@@ -124,11 +131,13 @@ class Attempt:
         else:
             self._done.put(self)
 
-    def _outcome(self) -> tuple[CallStatus, str]:
+    def _outcome(self) -> tuple[CallStatus, str, str | None]:
+        """How it ended, what the model is shown, and where all of that is."""
         try:
-            value = self._value()
+            excerpt = excerpt_of(self._value(), self._result_chars, self._full_text)
+            kept_at = self._full_text.close() if self._full_text else None
             status, preface = self._ending(CallStatus.SUCCEEDED)
-            return status, preface + text_of(value, self._result_chars - len(preface))
+            return status, preface + excerpt.text(self._result_chars - len(preface), kept_at=kept_at), kept_at
         except NoText as error:
             status, preface = self._ending(CallStatus.FAILED)
             text = f"{self.tool.name} ran, but what it returned {error}."
@@ -138,7 +147,7 @@ class Attempt:
             text = _sentence(error)
             if status is not CallStatus.FAILED and self.tool.effect is Effect.ONCE and not isinstance(error, ToolError):
                 status, text = CallStatus.UNKNOWN, f"{text}\n{_OUTCOME_UNKNOWN}"  # torn off, who knows where
-        return status, shorten(preface + text, self._result_chars)
+        return status, shorten(preface + text, self._result_chars), None
 
     def _value(self) -> object:
         function = self.tool.function
@@ -155,7 +164,7 @@ class Attempt:
         return await task
 
     def _gathered(self, pieces: Generator[object, Any, Any]) -> Excerpt:
-        excerpt = Excerpt(self._result_chars)
+        excerpt = Excerpt(self._result_chars, full_text=self._full_text)
         for piece in pieces:
             excerpt.add(piece_of(piece))
             if self.told is not None:
@@ -197,6 +206,11 @@ class Attempt:
     def _log_fields(self, **more: str) -> dict[str, str]:
         ids = {"turn_id": str(self._context.turn_id), "session_id": str(self._context.session_id)}
         return ids | {"call_id": self.call.id, "tool": self.tool.name} | more
+
+
+def _full_text(call: Call, context: ToolContext, result_chars: int) -> FullText:
+    """A name of its own: sessions may share a folder, and servers number their calls from 1."""
+    return FullText(context.workspace, f"{call.id}-{context.turn_id.hex[-8:]}.txt", limit=result_chars)
 
 
 # A None says that the stop has come.

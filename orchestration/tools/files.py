@@ -16,7 +16,9 @@ from orchestration.tools import workspace
 from orchestration.tools.definition import ToolError, tool
 from orchestration.tools.search import Search, search
 
-_READ_CHARS = 60_000
+_READ_BYTES = 60_000
+# In characters, what is read at once; and what the line takes that says how to go on.
+_PIECE, _LAST_LINE = 1_000, 120
 _ENTRIES_LISTED = 1000
 _CHUNK = 1 << 16
 _BINARY_PROBE = 8192
@@ -115,22 +117,21 @@ def _entry(entry: os.DirEntry[str]) -> str:
 
 
 def _page(ctx: ToolContext, text: io.TextIOWrapper, offset: int, limit: int, column: int) -> str:
-    """`limit` lines from line `offset`, of its first one what follows `column`, in at most `_READ_CHARS` characters."""
+    """`limit` lines from line `offset`, of its first one what follows `column`, in so many bytes that they are not cut."""
     if not _skip_lines(ctx, text, offset - 1):
         raise ToolError(f"The file has fewer than {offset} lines.")
     if not _skip_characters(ctx, text, column - 1):
         raise ToolError(f"Line {offset} has fewer than {column} characters.")
     parts: list[str] = []
-    room, line, at = _READ_CHARS, offset, column
-    while line < offset + limit:
-        part = text.readline(room)
+    most = _READ_BYTES if ctx.result_bytes is None else min(_READ_BYTES, ctx.result_bytes - _LAST_LINE)
+    room, line, at = most, offset, column
+    while line < offset + limit and room > 0:
+        part = text.readline(min(_PIECE, max(room // 4, 1)))  # a character has four bytes at most
         if not part:
             break
         parts.append(part)
-        room -= len(part)
+        room -= len(part.encode())
         line, at = (line + 1, 1) if part.endswith("\n") else (line, at + len(part))
-        if not room:
-            break
     if not parts:
         raise ToolError(f"The file has fewer than {offset} lines.")
     if not text.read(1):

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from orchestration.tools.full_texts import FullText
 from persistence.records.message import Image, Opaque, Result, Text, dumps
 from persistence.records.text import clean, clean_value
 
@@ -29,8 +30,9 @@ class NoText(ValueError):
 class Excerpt:
     """Text of any length in bounded memory: all of it up to `limit` characters, else its start and its end."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, full_text: FullText | None = None) -> None:
         self._limit = max(limit, 0)
+        self._full_text = full_text
         self._start: list[str] = []
         self._room = self._limit
         self._end: deque[str] = deque()
@@ -38,6 +40,8 @@ class Excerpt:
         self._size = 0
 
     def add(self, text: str) -> None:
+        if self._full_text is not None:
+            self._full_text.add(text)
         self._size += len(text)
         if self._room:
             self._start.append(text[: self._room])
@@ -54,19 +58,21 @@ class Excerpt:
         """Count characters that were there and are not shown, in the middle of what is."""
         self._size += characters
 
-    def text(self, limit: int | None = None) -> str:
-        """At most `limit` characters (no more than were kept). What was left out is stated in their middle."""
+    def text(self, limit: int | None = None, *, kept_at: str | None = None) -> str:
+        """At most `limit` characters (no more than were kept). What was left out is stated in their middle, and where
+        the full text is.
+        """
         limit = self._limit if limit is None else min(max(limit, 0), self._limit)
         start = "".join(self._start)
         if self._size <= limit:
             return clean(start)
-        kept = limit - len(_note(self._size))
+        kept = limit - len(_note(self._size, kept_at))
         if kept < 2:
             return clean(start[: _cut_before(start, limit)])
         head = start[: _cut_before(start, kept - kept // 2)]
         rest = (start + "".join(self._end))[-limit:]
         tail = rest[_cut_after(rest, len(rest) - kept // 2) :]
-        return clean(head + _note(self._size - len(head) - len(tail)) + tail)
+        return clean(head + _note(self._size - len(head) - len(tail), kept_at) + tail)
 
 
 def shorten(text: str, limit: int) -> str:
@@ -76,17 +82,17 @@ def shorten(text: str, limit: int) -> str:
     return excerpt.text()
 
 
-def fit(result: Result, most_bytes: int | None) -> Result:
+def fit(result: Result, most_bytes: int | None, *, kept_at: str | None = None) -> Result:
     """`result` in at most so many bytes (a character may have four). A cut that was made before is counted in."""
     shown = result.content
     limit = len(shown)
     while most_bytes is not None and (size := len(shown.encode("utf-8", "replace"))) > most_bytes:
         limit = min(limit * most_bytes // size, limit - 1)
-        shown = _shorter(result.content, limit)
+        shown = _shorter(result.content, limit, kept_at)
     return result if shown is result.content else replace(result, content=shown)
 
 
-def _shorter(text: str, limit: int) -> str:
+def _shorter(text: str, limit: int, kept_at: str | None) -> str:
     """`text`, which may have been cut before, in at most `limit` characters."""
     excerpt = Excerpt(limit)
     cut = _NOTE.search(text)
@@ -94,17 +100,17 @@ def _shorter(text: str, limit: int) -> str:
     if cut:
         excerpt.skip(int(cut[1].replace(",", "")))
         excerpt.add(text[cut.end() :])
-    return excerpt.text()
+    return excerpt.text(kept_at=kept_at)
 
 
-def text_of(value: object, limit: int) -> str:
-    """The text of what a tool returned, in at most `limit` characters. Raises NoText."""
+def excerpt_of(value: object, limit: int, full_text: FullText | None = None) -> Excerpt:
+    """What a tool returned, of which at most `limit` characters will be shown. Raises NoText."""
     if isinstance(value, Excerpt):
-        return value.text(limit)
-    excerpt = Excerpt(limit)
+        return value
+    excerpt = Excerpt(limit, full_text=full_text)
     for piece in _pieces(value):
         excerpt.add(piece)
-    return excerpt.text()
+    return excerpt
 
 
 def piece_of(value: object) -> str:
@@ -150,11 +156,12 @@ def _json(value: Any) -> str:
         raise NoText(f"is no JSON: {error}") from error
 
 
-def _note(left_out: int) -> str:
-    return f"\n[… {left_out:,} characters left out …]\n"
+def _note(left_out: int, kept_at: str | None = None) -> str:
+    where = f"; the full text is in {kept_at}" if kept_at else ""
+    return f"\n[… {left_out:,} characters left out{where} …]\n"
 
 
-_NOTE = re.compile(r"\n\[… ([\d,]+) characters left out …\]\n")
+_NOTE = re.compile(r"\n\[… ([\d,]+) characters left out(?:; the full text is in \S+)? …\]\n")
 
 
 def _cut_before(text: str, at: int) -> int:

@@ -18,6 +18,8 @@ from persistence.records.message import Call, CallStatus, Result
 
 _NAME_SETS_KEPT = 256
 _NAMES_SHOWN = 50
+# Whoever has one of these can read what did not fit into a result.
+_READERS = frozenset({("orchestration.tools.files", "read_file"), ("orchestration.tools.history", "read_result")})
 
 
 class RegistryToolbox:
@@ -61,6 +63,7 @@ class RegistryToolbox:
         the other running calls behind.
         """
         tools = self._resolve(tuple(names)).tools
+        can_read = any((t.function.__module__, t.name) in _READERS for t in tools.values())
         done: Done = queue.SimpleQueue()
 
         def prepare(call: Call) -> Attempt | CallRun:
@@ -76,6 +79,7 @@ class RegistryToolbox:
                 context(call),
                 limit_s=limit_s,
                 result_chars=result_chars,
+                keeps_full_text=can_read,
                 done=done,
                 threads=helpers,
             )

@@ -8,7 +8,8 @@ import pytest
 
 from persistence import events, views
 from persistence.errors import NotFound
-from persistence.records.message import Effect
+from persistence.records.compression import Compression, Weight
+from persistence.records.message import Effect, Origin, Text
 from persistence.records.outcome import Outcome
 from persistence.records.status import TurnStatus
 from tests.store.outcomes import answer, claimed, ending, results, store
@@ -62,6 +63,21 @@ def test_a_history_shows_compressed_messages_as_such(bench: Bench) -> None:
     )
 
     assert [m.is_compressed for m in views.history(bench.database, turn.id)] == [False, True, True]
+
+
+def test_what_the_model_sees_of_a_history_has_the_summary_in_it(bench: Bench) -> None:
+    turn = claimed(bench)
+    turn = store(bench, turn, answer(turn, Effect.READS, Effect.ONCE))
+    turn = store(bench, turn, results(turn))
+    content = (Text("[Left out:]"), Text("a summary"), Text("[End]"), Text(""), Text(""))
+    made = Compression(1, turn.id, 2, 3, content, Weight(3, 10), 1.0)
+    turn = store(bench, turn, Outcome(turn.counters, compression=made))
+    store(bench, turn, answer(turn, text="Done."))
+
+    shown = [m.message for m in views.seen(bench.database, turn.id)]
+
+    assert [(m.seq, m.origin) for m in shown] == [(1, Origin.USER), (2, Origin.NOTICE), (4, Origin.MODEL)]
+    assert "a summary" in shown[1].text
 
 
 def test_what_does_not_exist_is_named(bench: Bench) -> None:

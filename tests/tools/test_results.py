@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from orchestration.tools import tool
-from orchestration.tools.results import NOTHING, Excerpt, NoText, fit, shorten, text_of
+from orchestration.tools.results import NOTHING, Excerpt, NoText, excerpt_of, fit, shorten
 from persistence.records.message import CallStatus, Image, Result, Text
 from tests.tools.bench import Bench
 
@@ -57,7 +57,7 @@ class Pair:
     ],
 )
 def test_what_a_tool_returns_becomes_text(value: object, text: str) -> None:
-    assert text_of(value, 1000) == text
+    assert excerpt_of(value, 1000).text() == text
 
 
 def looped() -> list[Any]:
@@ -80,7 +80,7 @@ def looped() -> list[Any]:
 )
 def test_what_is_neither_text_nor_json_is_refused_with_the_reason(value: object, reason: str) -> None:
     with pytest.raises(NoText, match=reason):
-        text_of(value, 1000)
+        excerpt_of(value, 1000).text()
 
 
 def test_a_result_that_is_no_json_is_one_failed_result_that_says_the_tool_ran(tmp_path: Path) -> None:

@@ -26,6 +26,9 @@ def show(turn: Turn, *, as_json: AsJson = False) -> int:
 def history(
     some_id: Annotated[str, typer.Argument(metavar="SESSION|TURN", help="A session's id, or that of a turn of it.")],
     *,
+    every: Annotated[
+        bool, typer.Option("--all/--seen", help="All messages, or what the model sees of them: a summary for some.")
+    ] = True,
     sent: Annotated[bool, typer.Option("--sent", help="Also what the model was sent that is not shown else.")] = False,
     as_json: AsJson = False,
 ) -> int:
@@ -35,7 +38,7 @@ def history(
     from workers.cli import connecting, render, shapes
 
     with connecting.database() as database:
-        for message in views.history(database, wanted):
+        for message in views.history(database, wanted) if every else views.seen(database, wanted):
             shown = shapes.line(shapes.message(message, sent=sent)) if as_json else render.message(message, sent=sent)
             print(shown)
     return exits.DONE
