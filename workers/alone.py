@@ -27,6 +27,7 @@ from workers import settings as environment
 from workers.celery_app import app
 from workers.interrupts import INTERVAL_S, InterruptWatcher
 from workers.lease_keeper import LeaseKeeper
+from workers.rate_guard.guard import INTERVAL_S as GUARD_EVERY_S
 from workers.service import Service
 from workers.shutdown import Drain
 from workers.solo import FIT, UNFIT
@@ -60,6 +61,7 @@ def services(parts: Parts) -> Generator[Drain]:
     running = [
         Service("lease keeper", keeper.run_once, keeper.interval_s).start(),
         Service("interrupt watcher", watcher.run_once, INTERVAL_S).start(),
+        Service("rate guard", functools.partial(parts.guard.watch, parts.registry), GUARD_EVERY_S).start(),
     ]
     try:
         yield drain

@@ -23,6 +23,7 @@ from persistence.database import Database
 from persistence.records.turn import Turn
 from workers import config, identity, servers, wakes
 from workers.config import Config
+from workers.rate_guard.guard import RedisRateGuard
 from workers.settings import WORKSPACE_ID_FILE, Settings, libpq_url
 
 # Of the 14 connections that a process may have: 11 for turns, 1 for renewals, 1 for the lead.
@@ -95,6 +96,7 @@ class Parts:
     prices: PriceBook
     renewals: Database
     keys: redis.Redis
+    guard: RedisRateGuard
     libpq_url: str
 
     @property
@@ -115,6 +117,7 @@ def assemble(settings: Settings, *, on_claimed: Callable[[UUID], None]) -> Parts
     workspaces = Workspaces(settings.workspace)
     toolbox = RegistryToolbox()
     prices = PriceBook(configured.providers, configured.prices)
+    guard = RedisRateGuard(found.redis_url, configured.providers)
     runtime = Runtime(
         database=Database(found.database_url, connections=_TURN_CONNECTIONS, name="perdure worker"),
         models=Models(configured),
@@ -126,6 +129,7 @@ def assemble(settings: Settings, *, on_claimed: Callable[[UUID], None]) -> Parts
         slice_=timedelta(seconds=settings.slice_s),
         on_claimed=on_claimed,
         prices=prices,
+        guard=guard,
     )
     return Parts(
         settings=settings,
@@ -135,5 +139,6 @@ def assemble(settings: Settings, *, on_claimed: Callable[[UUID], None]) -> Parts
         prices=prices,
         renewals=Database(found.database_url, connections=1, name="perdure renewals", is_patient_about_disk=False),
         keys=wakes.connect(found.redis_url),
+        guard=guard,
         libpq_url=libpq_url(found.database_url),
     )

@@ -28,6 +28,7 @@ from workers.interrupts import InterruptWatcher
 from workers.lease_keeper import LeaseKeeper
 from workers.maintenance.leader import INTERVAL_S as LEAD_EVERY_S
 from workers.maintenance.leader import Leader
+from workers.rate_guard.guard import INTERVAL_S as GUARD_EVERY_S
 from workers.service import Service
 from workers.settings import Settings
 from workers.shutdown import Drain
@@ -164,6 +165,7 @@ def _start_services(parts: Parts, signs: WorkerSigns) -> list[Service]:
     return [
         Service("lease keeper", keeper.run_once, keeper.interval_s).start(),
         Service("interrupt watcher", watcher.run_once, WATCH_EVERY_S).start(),
+        Service("rate guard", functools.partial(parts.guard.watch, parts.registry), GUARD_EVERY_S).start(),
         Service("maintenance", leader.run_once, LEAD_EVERY_S, at_end=leader.close).start(),
     ]
 

@@ -22,6 +22,7 @@ from persistence.records.agent import AgentSettings
 from persistence.records.message import Call
 from persistence.records.status import ExitReason
 from persistence.submission import Request
+from workers.rate_guard.guard import RedisRateGuard
 
 PROVIDER = "bench"
 TOOLS = ("ops.bench.tools:read_record",)
@@ -60,12 +61,14 @@ class Perdure:
         self._toolbox = ObservedToolbox()
         settings = ProviderSettings(PROVIDER, api, stage.model.openai_url)
         self._client = catalog.connect(settings)
+        self._guard = RedisRateGuard(stage.redis_url, {PROVIDER: settings})
         self._runtime = Runtime(
             database=self._database,
             models=lambda _: self._client,
             toolbox=self._toolbox,
             workspace=lambda _: workspace,
             worker="bench",
+            guard=self._guard,
         )
         self.fenced = 0
 
@@ -80,6 +83,7 @@ class Perdure:
         return [lambda turn_id=turn_id: self._carry(turn_id) for turn_id in ids]
 
     def close(self) -> None:
+        self._guard.close()
         self._client.close()
         self._database.close()
 

@@ -204,8 +204,26 @@ def _answered(p: Payload) -> str:
 def _failed(p: Payload) -> str:
     if p.get("error") == "unfit_worker":
         return f"this worker cannot go on: {p.get('why')}"
+    if p.get("why"):
+        return f"{p.get('why')} The next key is tried."
     status = f" with status {p['status']}" if p.get("status") else ""
-    return f"attempt {p.get('attempt')} at {p.get('provider')}:{p.get('model')} failed: {p.get('error')}{status}"
+    key = f" with key {p['key']}" if p.get("key") else ""
+    after = "; the next key is tried" if p.get("with_another_key") else ""
+    model = f"{p.get('provider')}:{p.get('model')}"
+    return f"attempt {p.get('attempt')} at {model}{key} failed: {p.get('error')}{status}{after}"
+
+
+_HELD = {
+    "cooling_down": "its provider wants a pause",
+    "own_limits": "the configured limits of its provider are used up",
+    "endpoint_down": "its endpoint does not answer",
+    "no_usable_key": "every key of its provider was refused",
+}
+
+
+def _held(p: Payload) -> str:
+    why = _HELD.get(str(p.get("by")), p.get("by"))
+    return f"{p.get('provider')}:{p.get('model')} is not asked for {seconds(p.get('wait_s'))}: {why}"
 
 
 def _context(p: Payload) -> str:
@@ -229,6 +247,7 @@ _SENTENCES: Mapping[str, Callable[[Payload], str]] = {
     "turn.taken_back": lambda _: "its worker was lost; another one goes on from the last checkpoint",
     "turn.handed_back": lambda _: "handed back by its worker; another one goes on",
     "turn.waiting": _waiting,
+    "model.held": _held,
     "turn.resumed": lambda p: f"resumed ({_times(p.get('resumes', 1), 'time')} now)",
     "turn.ended": _ended,
     "model.answered": _answered,

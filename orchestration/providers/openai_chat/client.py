@@ -34,10 +34,7 @@ def connect(settings: ProviderSettings, keys: Keyring) -> ProviderClient:
     )
     dialect = Dialect(
         encode=OpenAIEncoder(
-            settings.name,
-            settings.extra_body,
-            sends_cache_key=settings.sends_cache_key(sdk.base_url.host),
-            takes_schema=settings.takes_schema,
+            settings.name, settings.extra_body, sends_cache_key=settings.sends_cache_key(sdk.base_url.host)
         ),
         decoder=partial(OpenAIDecoder, settings.name),
         post=partial(_post, sdk),

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestration.ports import ModelRequest, ToolSpec
-from orchestration.providers.wire import schema
 from orchestration.providers.wire.encoding import (
     PieceCache,
     ToolCache,
@@ -61,20 +60,11 @@ class _Piece:
 class OpenAIEncoder:
     """Encodes for one provider. Thread-safe; keeps the bytes of every message that is alive.
 
-    `sends_cache_key` says that the provider takes a key for its prompt cache, a field that not every server knows;
-    `takes_schema`, that it takes the JSON schema of an answer.
+    `sends_cache_key` says that the provider takes a key for its prompt cache, a field that not every server knows.
     """
 
-    def __init__(
-        self,
-        provider: str,
-        extra_body: Mapping[str, Any],
-        *,
-        sends_cache_key: bool = False,
-        takes_schema: bool = True,
-    ) -> None:
+    def __init__(self, provider: str, extra_body: Mapping[str, Any], *, sends_cache_key: bool = False) -> None:
         self._provider = provider
-        self._takes_schema = takes_schema
         self._sends_cache_key = sends_cache_key
         self._extra = dict(extra_body)
         self._piece = PieceCache(self._encode)
@@ -91,15 +81,9 @@ class OpenAIEncoder:
         }
         if request.tools and not request.may_call_tools:
             fields["tool_choice"] = "none"
-        system, wanted = request.system, request.output_schema
-        if wanted is not None and self._takes_schema:
-            named = {"name": schema.NAME, "schema": dict(wanted), "strict": schema.is_strict(wanted)}
-            fields["response_format"] = {"type": "json_schema", "json_schema": named}
-        elif wanted is not None:
-            system = schema.in_words(system, wanted)
         messages = self._messages(request.messages)
-        if system.strip():
-            messages.insert(0, encode({"role": "system", "content": system}))
+        if request.system.strip():
+            messages.insert(0, encode({"role": "system", "content": request.system}))
         return body(
             fields,
             self._extra,
