@@ -270,3 +270,19 @@ def test_with_thinking_enabled_a_tool_loop_must_show_it():
     body = changed(both(put("max_tokens", 4000), put("thinking", {"type": "enabled", "budget_tokens": 2000})))
 
     assert refused(body) == "anthropic.thinking_expected"
+
+
+def test_the_answer_that_is_asked_for_does_not_count_among_the_context_of_claude():
+    check_size("anthropic", b"x" * 400, 100, {"max_tokens": 8_000})
+
+    with pytest.raises(Refused, match="max_tokens: 8000 > 4000, which is the maximum") as refusal:
+        check_size("anthropic", b"x" * 400, 100, {"max_tokens": 8_000}, max_output=4_000)
+
+    assert refusal.value.rule == "anthropic.max_output"
+
+
+def test_a_body_that_nobody_takes_is_too_large():
+    with pytest.raises(Refused) as refusal:
+        check_size("anthropic", bytes(32 * 1024 * 1024 + 1), None)
+
+    assert (refusal.value.rule, refusal.value.status, refusal.value.is_limit) == ("size", 413, True)

@@ -197,3 +197,22 @@ def test_a_request_above_the_context_limit_is_refused_but_is_no_fault():
         check_size("openai", b"x" * 404, 100)
 
     assert (refusal.value.code, refusal.value.is_limit) == ("context_length_exceeded", True)
+
+
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens", "max_output_tokens"])
+def test_the_answer_that_is_asked_for_counts_among_the_context(field: str):
+    check_size("openai", b"x" * 200, 100, {field: 50})
+
+    with pytest.raises(Refused, match=r"requested 101 tokens \(50 in the messages, 51 in the completion\)") as refusal:
+        check_size("openai", b"x" * 200, 100, {field: 51})
+
+    assert (refusal.value.rule, refusal.value.is_limit) == ("context.output", True)
+
+
+def test_an_answer_longer_than_the_model_can_give_is_refused():
+    check_size("responses", b"", None, {"max_output_tokens": 50}, max_output=50)
+
+    with pytest.raises(Refused, match="supports at most 50 completion tokens") as refusal:
+        check_size("responses", b"", None, {"max_output_tokens": 51}, max_output=50)
+
+    assert (refusal.value.rule, refusal.value.is_limit) == ("openai.max_output", False)

@@ -47,7 +47,9 @@ def session(pool: Database, tmp_path: Path, request: pytest.FixtureRequest) -> G
         for index, (name, api, model, thinks) in enumerate(_HOUSES):
             server = stack.enter_context(scripted_provider(Options(issuer=name)))
             policy = miner(seed, index, thinks=thinks, houses=len(_HOUSES), sites=20_000)
-            name_of_model = server.script(model, policy, context_limit=WINDOW, binds_thinking=api is Api.ANTHROPIC)
+            name_of_model = server.script(
+                model, policy, context_limit=WINDOW, max_output=4_000, binds_thinking=api is Api.ANTHROPIC
+            )
             houses.append(House(name, server, name_of_model))
             clients[name] = stack.enter_context(client(api, server.url, name=name, key=server.api_key))
         yield Session(bench, houses, clients.__getitem__, seed)

@@ -182,7 +182,8 @@ class Script:
     faults              by the number of the request, whoever sends it
     count               a step is the number of assistant messages of the whole conversation, or since its last turn began
     repeat_last         the last step is the answer to everything after it; else asking on is refused
-    context_limit       input tokens above it are refused as too long
+    context_limit       input tokens above it are refused as too long, with OpenAI's APIs also those asked for
+    max_output          an answer that may have more tokens is refused
     strict_alternation  roles must alternate, as on older Anthropic-compatible servers
     binds_thinking      thinking counts only while everything before it is unchanged, as on the newest Claude models
     """
@@ -192,6 +193,7 @@ class Script:
     count: Literal["conversation", "turn"] = "conversation"
     repeat_last: bool = False
     context_limit: int | None = None
+    max_output: int | None = None
     strict_alternation: bool = False
     binds_thinking: bool = False
 

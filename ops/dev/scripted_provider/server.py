@@ -125,7 +125,7 @@ class Server:
             return asked
         recorded.body = body
         script = self.scripts.get(asked.script, Script([]))
-        check_size(api, request.body, script.context_limit)
+        check_size(api, request.body, script.context_limit, body, max_output=script.max_output)
         knows = self._responses.knows
         house = House(self._signer, script.strict_alternation, script.binds_thinking, earlier, knows)
         recorded.warnings = tuple(check(api, body, request.headers, house))

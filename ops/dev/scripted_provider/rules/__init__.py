@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ops.dev.scripted_provider.asked import Api, Json
 from ops.dev.scripted_provider.rules import anthropic_rules, openai_rules, responses_rules
 from ops.dev.scripted_provider.rules.common import Refused
+from ops.dev.scripted_provider.rules.sizes import check_size
 from ops.dev.scripted_provider.rules.text import parse
 from ops.dev.scripted_provider.signatures import Signer
 
@@ -41,19 +42,3 @@ def check(api: Api, body: Json, headers: Mapping[str, str], house: House) -> lis
         strict_alternation=house.strict_alternation,
         binds_thinking=house.binds_thinking,
     )
-
-
-def check_size(api: Api, raw: bytes, context_limit: int | None) -> None:
-    """Raise Refused if the request is above the context limit (a token is four characters of the body)."""
-    tokens = len(raw) // 4
-    if context_limit is None or tokens <= context_limit:
-        return
-    param = "input" if api == "responses" else "messages"
-    if api != "anthropic":
-        message = (
-            f"This model's maximum context length is {context_limit} tokens. "
-            f"However, your messages resulted in {tokens} tokens."
-        )
-        raise Refused("context.input", message, param=param, code="context_length_exceeded", is_limit=True)
-    message = f"prompt is too long: {tokens} tokens > {context_limit} maximum"
-    raise Refused("context.input", message, is_limit=True)
