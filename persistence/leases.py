@@ -103,7 +103,8 @@ SELECT id FROM back"""
 
 # One crash is counted for a turn that was alone in its process, and for one that was not in the middle of a tool call
 # (its own answer may have killed the worker). One in mid-tool may have been a poison turn's neighbour: it becomes a
-# suspect instead.
+# suspect instead. So does one that is lost a second time without an answer between: whoever of these it is that kills
+# its workers, the others are not convicted with it.
 _TAKE_BACK = f"""
 WITH dead AS (
   SELECT id, worker, is_suspect AS was_alone, {_IN_TOOL} AS in_tool
@@ -115,7 +116,7 @@ WITH dead AS (
     dispatched_at = NULL, activity = NULL, activity_since = NULL, event_seq = event_seq + 1,
     crash_count = crash_count + (was_alone OR NOT in_tool)::int,
     crash_streak = crash_streak + (was_alone OR NOT in_tool)::int,
-    is_suspect = was_alone OR in_tool,
+    is_suspect = was_alone OR in_tool OR crash_streak > 0,
     attempts = attempts + (NOT in_tool)::int,
     unknown_attempts = unknown_attempts + (NOT in_tool)::int
   FROM dead WHERE t.id = dead.id

@@ -187,9 +187,9 @@ def test_crashes_are_no_way_around_a_cap(bench: Bench) -> None:
     bench.script(*looks(1), answers())
     turn_id = bench.submit(max_tokens_total=6_000, max_crashes=99, attempts=99)
     for n in range(5):
-        bench.kill_owner(claim(bench.database, turn_id, f"worker-{n}").id)
+        bench.kill_owner(claim(bench.database, turn_id, f"worker-{n}", alone=True).id)
 
-    turn = bench.run(turn_id)
+    turn = bench.run(turn_id, alone=True)
 
     view = bench.view(turn_id)
     assert (turn.exit_reason, bench.model.calls) == (ExitReason.TOKEN_CAP, 0)

@@ -34,7 +34,7 @@ class Script:
 def until_it_ends(bench: Bench, turn_id: UUID) -> None:
     for _ in range(20):
         try:
-            run_turn(turn_id, bench.runtime())
+            run_turn(turn_id, bench.runtime(), alone=bench.row(turn_id)["is_suspect"])
         except (Crash, LeaseHeld):
             bench.kill_owner(turn_id)
         bench.end_wait(turn_id)

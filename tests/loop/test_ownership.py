@@ -254,10 +254,10 @@ def test_a_turn_that_kills_its_workers_ends_after_as_many_as_are_allowed(bench: 
     turn_id = bench.submit(max_crashes=3)
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
-            bench.run(turn_id)
+            bench.run(turn_id, alone=bench.row(turn_id)["is_suspect"])
         bench.kill_owner(turn_id)
 
-    turn = bench.run(turn_id)
+    turn = bench.run(turn_id, alone=True)
 
     view = bench.view(turn_id)
     assert (turn.exit_reason, view.crash_count, bench.model.calls) == (ExitReason.WORKER_LOST, 3, 3)

@@ -53,7 +53,8 @@ def until_it_ends(bench: Bench, turn_id: UUID, database: Database | None = None)
     for tries in range(1, 20):
         bench.database.rows("UPDATE turns SET dispatched_at = NULL WHERE id = %(id)s", {"id": turn_id})
         try:
-            run_turn(turn_id, bench.runtime(f"worker-{tries}", database=database))
+            suspect = bench.row(turn_id)["is_suspect"]
+            run_turn(turn_id, bench.runtime(f"worker-{tries}", database=database), alone=suspect)
         except (LeaseHeld, Crash):
             bench.kill_owner(turn_id)
         if bench.view(turn_id).status.is_ending:

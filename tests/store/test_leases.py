@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from persistence import leases
-from persistence.errors import LeaseLost
+from persistence.errors import LeaseHeld, LeaseLost
 from persistence.leases import Held, TakenBack
 from persistence.records.message import Effect
 from persistence.records.outcome import Counters, Outcome
+from persistence.records.status import TurnStatus
 from persistence.records.turn import Turn
 from tests.store.outcomes import LEASE, answer, claim, claimed, ending, results, store
 from tests.support.workbench import Bench, in_thread
@@ -181,6 +183,29 @@ def test_a_suspect_that_is_lost_again_alone_is_counted(bench: Bench) -> None:
         found = taken_back(bench, claim(bench.database, turn.id, alone=True))
 
         assert (found.crash_count, found.is_suspect) == (crash, True)
+
+
+def test_a_turn_lost_twice_in_model_calls_is_carried_alone_before_it_is_convicted(bench: Bench) -> None:
+    turn = claimed(bench)
+
+    first = taken_back(bench, turn)
+    second = taken_back(bench, claim(bench.database, turn.id))
+
+    assert [(f.crash_count, f.is_suspect) for f in (first, second)] == [(1, False), (2, True)]
+    with pytest.raises(LeaseHeld):
+        claim(bench.database, turn.id)
+    alone = claim(bench.database, turn.id, alone=True)
+    assert store(bench, alone, ending(alone)).status is TurnStatus.COMPLETED, "its neighbour was the one"
+
+
+def test_an_answer_between_two_losses_makes_no_suspect(bench: Bench) -> None:
+    turn = claimed(bench)
+    taken_back(bench, turn)
+    turn = claim(bench.database, turn.id)
+    turn = store(bench, turn, replace(answer(turn, Effect.READS), counters=replace(turn.counters, crash_streak=0)))
+    turn = store(bench, turn, results(turn))
+
+    assert not taken_back(bench, turn).is_suspect
 
 
 def test_the_turns_of_a_dead_worker_are_taken_back_at_once_and_no_others(bench: Bench) -> None:

@@ -99,7 +99,7 @@ def lost_in_a_call(bench: Bench, turn: Turn, times: int) -> Turn:
     """The turn as its next owner holds it, after so many owners were lost in the middle of a model call."""
     for n in range(times):
         bench.kill_owner(turn.id)
-        turn = claim(bench.database, turn.id, f"worker-{n + 2}")
+        turn = claim(bench.database, turn.id, f"worker-{n + 2}", alone=True)
     return turn
 
 
