@@ -152,7 +152,9 @@ class Attempt:
         if not (self.is_grace and (self.turn.agent.grace is Grace.ANSWER or not message.calls)):
             return answer if message.calls else final_words.followed(self.turn, answer, message)
         after = replace(self.turn, messages=(*self.turn.messages, message), counters=answer.counters)
-        ending = Ending(ExitReason.BUDGET_EXHAUSTED, output_text=budget_sentence(after))
+        wrong = None if message.calls else final_words.does_not_fit(self.turn, budget_sentence(after))
+        told = None if wrong is None else f"The last answer does not fit the agent's output_schema: {wrong}."
+        ending = Ending(ExitReason.BUDGET_EXHAUSTED, output_text=budget_sentence(after), message=told)
         messages = answer.messages
         if message.calls:
             not_run = tuple(Result(c.id, history.NOT_RUN_BUDGET, CallStatus.NOT_RUN) for c in message.calls)

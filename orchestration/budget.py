@@ -9,11 +9,14 @@ from persistence.records.turn import Turn
 
 @dataclass(frozen=True, slots=True)
 class IterationBudget:
-    """Iterations that a turn may use. `refunded` names what was given back, so that a replay gives nothing twice."""
+    """Iterations that a turn may use.
+
+    One is consumed by the checkpoint that stores an answer. So nothing ever has to be given back: an attempt that
+    failed, a request that was compressed and sent anew, and a call that a crash cut off have consumed none.
+    """
 
     used: int
     maximum: int
-    refunded: frozenset[tuple[str, int]] = frozenset()
 
     @classmethod
     def of(cls, turn: Turn) -> IterationBudget:
@@ -26,9 +29,3 @@ class IterationBudget:
     def consume(self) -> IterationBudget | None:
         """The budget with one iteration less, or None when it is spent."""
         return replace(self, used=self.used + 1) if self.remaining else None
-
-    def refund(self, reason: str, iteration: int) -> IterationBudget:
-        """The budget with that iteration given back, once for each reason and iteration, and never below zero used."""
-        if (reason, iteration) in self.refunded or self.used == 0:
-            return self
-        return replace(self, used=self.used - 1, refunded=self.refunded | {(reason, iteration)})

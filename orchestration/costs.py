@@ -15,6 +15,7 @@ from decimal import Decimal
 from typing import TypeAlias
 
 from orchestration.errors import ConfigError, ErrorClass
+from orchestration.structured_output import output_text
 from persistence.records import parts
 from persistence.records.message import Role
 from persistence.records.outcome import Ending, Event, Lost, Outcome
@@ -80,7 +81,7 @@ def _last_answer(turn: Turn) -> str:
     """What the turn had answered before words arrived that it has no room to answer too."""
     own = (m for m in reversed(turn.messages) if m.role is Role.ASSISTANT and m.turn_id == turn.id)
     newest = next(own, None)
-    return "" if newest is None or newest.calls else parts.answer(turn.messages, turn.id)
+    return "" if newest is None or newest.calls else output_text(turn)
 
 
 def allow(turn: Turn, model: str, size: Callable[[], int], prices: Prices) -> Allowance | Ending:

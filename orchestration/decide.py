@@ -21,6 +21,7 @@ from orchestration.steps import (
     Step,
     TakeInbox,
 )
+from orchestration.structured_output import output_text
 from persistence.records import parts
 from persistence.records.agent import Grace
 from persistence.records.context import GATHERED
@@ -101,7 +102,7 @@ def _finish(turn: Turn, *, may_go_on: bool) -> Step:
     """End with the answer, unless words arrived in time and there is budget left to answer them too."""
     if turn.has_news and may_go_on and turn.counters.iterations_used < turn.iterations_max:
         return TakeInbox()
-    return End(Ending(ExitReason.FINAL_ANSWER, output_text=parts.answer(turn.messages, turn.id)))
+    return End(Ending(ExitReason.FINAL_ANSWER, output_text=output_text(turn)))
 
 
 def _reason_to_stop(turn: Turn, signals: Signals) -> Ending | None:
@@ -251,7 +252,7 @@ def _call_model(turn: Turn) -> Step:
 
 def budget_sentence(turn: Turn) -> str:
     """The output of a turn whose budget is spent: the model's own last words after its grace call, or an honest sentence."""
-    answer = parts.answer(turn.messages, turn.id)
+    answer = output_text(turn)
     if turn.counters.remedies.get("grace_answered") and answer.strip():
         return answer
     return (

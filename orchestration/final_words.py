@@ -1,4 +1,4 @@
-"""What follows a reply without calls that is not the last word: it was cut, or paused. Pure.
+"""What follows a reply without calls that is not the last word: cut, paused, or not of the form that was asked for. Pure.
 
 The reply is paid for, so it is stored as it arrives, in one outcome with what the model is told about it and with the
 counter that bounds how often: a crash loses no part of an answer and buys none twice.
@@ -12,6 +12,7 @@ from types import MappingProxyType
 from orchestration import history
 from orchestration.costs import ended_as
 from orchestration.ports import Finish
+from orchestration.structured_output import json_text, misfit
 from persistence.records import parts
 from persistence.records.agent import Grace
 from persistence.records.message import Message
@@ -19,8 +20,9 @@ from persistence.records.outcome import Counters, Ending, Event, Outcome
 from persistence.records.status import ExitReason
 from persistence.records.turn import Turn
 
-# Among the counters of remedies: how often the answer that is being given was cut, and how often its provider paused.
-CONTINUATIONS, PAUSES = "continuations", "pauses"
+# Among the counters of remedies: how often the answer that is being given was cut, and how often its provider paused;
+# and how often, in the whole turn, an answer did not fit its schema.
+CONTINUATIONS, PAUSES, REPAIRS = "continuations", "pauses", "output_repairs"
 # A provider that runs tools of its own pauses now and then; one that does nothing else is not waited for.
 MAX_PAUSES = 10
 
@@ -85,7 +87,18 @@ def _retry(turn: Turn, message: Message) -> _Retry | None:
         told = "The answer was cut at the output limit."
         ending = Ending(ExitReason.OUTPUT_TRUNCATED, text, told)
         return _Retry(CONTINUATIONS, turn.agent.continuations, history.CONTINUE_NOTICE, ending)
-    return None
+    wrong = does_not_fit(turn, text)
+    if wrong is None:
+        return None
+    told = f"The answer does not fit the agent's output_schema: {wrong}."
+    ending = Ending(ExitReason.OUTPUT_INVALID, json_text(text), told)
+    return _Retry(REPAIRS, turn.agent.output_repairs, history.MISFIT_NOTICE.format(misfit=wrong), ending)
+
+
+def does_not_fit(turn: Turn, text: str) -> str | None:
+    """What is wrong with an answer that should have the form of the agent's schema."""
+    schema = turn.agent.output_schema
+    return None if schema is None else misfit(schema, text)
 
 
 def _once_more(counters: Counters, counter: str, *, grants_grace: bool) -> Counters:

@@ -40,6 +40,10 @@ CONTINUE_NOTICE = (
     "Your reply was cut at the output limit. Go on exactly where it stopped, in the middle of a word if it did: both parts "
     "are joined as they are. Repeat nothing of it, and write nothing before or after it."
 )
+MISFIT_NOTICE = (
+    "Your answer does not have the form that was asked for: {misfit}. Send the whole answer again, as one JSON value that "
+    "fits the schema and nothing else."
+)
 RESUMED_NOTICE = "The turn was resumed with a larger budget. Go on where you stopped."
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")

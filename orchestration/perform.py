@@ -142,6 +142,7 @@ def _call_model(step: CallModel, turn: Turn, carried: Carried, runtime: Runtime)
         messages=sent_messages(turn, model),
         tools=specs,
         may_call_tools=not step.is_grace or agent.grace == "tools",
+        output_schema=agent.output_schema,
         max_output_tokens=repairs.output_tokens(turn),
         limits=_limits(turn),
         cache_key=prompt_cache_key(turn.session_id),
@@ -254,7 +255,8 @@ def _most_tokens(question: _Question) -> int:
     turn, request = question.attempt.turn, question.request
     if turn.weight is not None and isinstance(question.attempt, answers.Attempt):
         return size_of(turn).tokens
-    tools = sum(rough_text(t.description) + rough_text(dumps(dict(t.parameters))) for t in request.tools)
+    schema = rough_text(dumps(request.output_schema)) if request.output_schema else 0
+    tools = schema + sum(rough_text(t.description) + rough_text(dumps(dict(t.parameters))) for t in request.tools)
     return int(_UNCOUNTED * (rough_text(request.system) + sum(map(rough_tokens, request.messages)) + tools))
 
 

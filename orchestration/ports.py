@@ -60,6 +60,7 @@ class ModelRequest:
     messages: Sequence[Message]
     tools: Sequence[ToolSpec] = ()
     may_call_tools: bool = True
+    output_schema: Mapping[str, Any] | None = None
     max_output_tokens: int | None = None
     limits: TimeLimits = TimeLimits()
     cache_key: str | None = None

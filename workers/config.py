@@ -18,7 +18,7 @@ from orchestration.providers.pricing import PriceBook
 from orchestration.providers.settings import ENV_REFERENCE, Api, ModelLimits, Price, ProviderSettings
 from persistence.records.agent import AgentSettings
 from persistence.records.usage import Usage
-from workers import config_file
+from workers import config_file, output_schemas
 from workers.config_file import AgentEntry, ConfigFile, ProviderEntry, guess
 from workers.settings import Settings
 
@@ -55,6 +55,7 @@ def load(settings: Settings, environ: Mapping[str, str] = os.environ) -> Config:
     them, the model of agents that name none, and, where the file has no agent, the agent `default`. Raises ConfigError.
     """
     source, data = _read_file(settings)
+    data = output_schemas.with_files(data, settings.config.parent, where=source)
     file = config_file.read(ConfigFile, data, where=source)
     providers = {p.name: p for p in _from_environment(settings, environ)}
     providers |= {name: _provider(name, entry) for name, entry in file.providers.items()}
@@ -62,6 +63,7 @@ def load(settings: Settings, environ: Mapping[str, str] = os.environ) -> Config:
     agents = _agents(file, settings, providers, source)
     for agent in agents.values():
         _check_models(agent, providers, where=source)
+        output_schemas.check(agent, where=source)
     return Config(
         source=source,
         providers=providers,
@@ -94,6 +96,7 @@ def resolve_agent(config: Config, name: str, overrides: Mapping[str, str] | None
     entry = config_file.read(AgentEntry, data, where="--set")
     changed = AgentSettings(name=name, **entry.model_dump())
     _check_models(changed, config.providers, where="--set")
+    output_schemas.check(changed, where="--set")
     return _with_limits(changed, config.models)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields
 from decimal import Decimal
 from types import NoneType
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator
 from pydantic_core import ErrorDetails
@@ -27,6 +27,7 @@ from orchestration.providers.settings import (
     KeyStrategy,
 )
 from persistence.records.agent import AgentSettings
+from workers import output_schemas
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -68,6 +69,7 @@ class ProviderEntry(_Strict):
     key_strategy: KeyStrategy = KeyStrategy.ORDER
     extra_body: dict[str, Any] = Field(default_factory=dict[str, Any])
     prompt_cache: bool | None = None
+    takes_schema: bool = True
 
     @field_validator("api_keys")
     @classmethod
@@ -127,6 +129,7 @@ _BOUNDS: Mapping[str, Any] = {
     "compress_at": Field(gt=0, le=1),
     "compress_passes": Field(ge=0, le=20),
     "continuations": Field(ge=0, le=100),
+    "output_repairs": Field(ge=0, le=100),
 }
 _SETTINGS = {f.name: f for f in fields(AgentSettings) if f.name != "name"}
 _TYPES = get_type_hints(AgentSettings)
@@ -183,13 +186,15 @@ def read(model: type[M], data: Mapping[str, Any], *, where: str, under: str = ""
 def typed(name: str, text: str) -> object:
     """The text of `--set name=text` as the value that perdure.toml would hold for that setting of an agent.
 
-    A list is written `a,b`, nothing at all as an empty text or `none`. What cannot be read as the setting's type is
+    A list is written `a,b`, a table as JSON, nothing at all as an empty text or `none`. What cannot be read as the setting's type is
     returned as it is, for `read` to refuse.
     """
     kind = _TYPES[name]
     accepted = get_args(kind) or (kind,)
     if NoneType in accepted and text.strip().lower() in ("", "none"):
         return None
+    if name == output_schemas.SETTING:
+        return output_schemas.from_text(text, where=f"--set {name}={text[:40]}")
     if get_origin(kind) is tuple:
         return [part.strip() for part in text.split(",") if part.strip()]
     if int in accepted or float in accepted:
@@ -198,6 +203,19 @@ def typed(name: str, text: str) -> object:
         except ValueError:
             return text
     return text
+
+
+def as_written(value: object) -> str:
+    """A value as the text that `typed` reads: programs send settings as what they are."""
+    match value:
+        case None | bool():
+            return "none" if value is None else str(value).lower()
+        case dict():
+            return json.dumps(value)
+        case list() | tuple():
+            return ",".join(map(str, cast("list[object]", value)))
+        case _:
+            return str(value)
 
 
 def setting_names() -> tuple[str, ...]:

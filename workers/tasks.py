@@ -25,6 +25,7 @@ from workers import process, results, solo, wakes
 from workers.celery_app import app
 from workers.client import Client
 from workers.config import DEFAULT_AGENT
+from workers.config_file import as_written
 from workers.solo import Suspect
 
 log = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ def submit(
             agent=agent,
             session_id=None if session_id is None else parse_id(session_id, "session"),
             idempotency_key=idempotency_key or f"celery:{self.request.id}",
-            overrides={key: str(value) for key, value in (settings or {}).items()},
+            overrides={key: as_written(value) for key, value in (settings or {}).items()},
         )
 
     try:

@@ -47,7 +47,8 @@ class ProviderSettings:
     """One `[providers.NAME]`.
 
     `base_url` None is the public address of the protocol's own company. `api_keys` may be empty: many local servers
-    want none. `prompt_cache` None is what the protocol's own company takes. What could hold a secret is left out of the repr.
+    want none. `prompt_cache` None is what the protocol's own company takes. Where it does not
+    `takes_schema`, the schema of an answer is told in words. What could hold a secret is left out of the repr.
     """
 
     name: str
@@ -59,6 +60,7 @@ class ProviderSettings:
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     prompt_cache: bool | None = None
+    takes_schema: bool = True
     key_strategy: KeyStrategy = KeyStrategy.ORDER
 
     def sends_cache_key(self, host: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
@@ -30,7 +31,10 @@ class OnBusy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """Everything that a turn's behaviour depends on. Models are "provider:model"; no secret is ever in here."""
+    """Everything that a turn's behaviour depends on. Models are "provider:model"; no secret is ever in here.
+
+    `output_schema` is the JSON schema of its final answers.
+    """
 
     name: str
     model: str
@@ -46,6 +50,8 @@ class AgentSettings:
     deadline_s: float | None = None
     context_window: int | None = None
     max_output_tokens: int | None = None
+    output_schema: Mapping[str, Any] | None = None
+    output_repairs: int = 2
     continuations: int = 3
     attempts: int = 3
     connect_s: float = 10.0

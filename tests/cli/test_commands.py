@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -109,6 +110,27 @@ def test_a_prompt_is_read_from_stdin_and_bytes_that_are_no_text_are_cleaned(plac
     place.wait_for_end(done.out.strip())
     messages = reads("history", done.out.strip(), "--json").json_lines
     assert messages[0]["content"] == [{"type": "text", "text": "Grüße\n\ufffd"}]
+
+
+def test_what_separates_lines_elsewhere_survives_in_a_line_of_json(place: Place, reads: Cli) -> None:
+    """AC-09, as far as there are files of lines: whoever splits at more than newlines reads the same."""
+    text = "a\x85b\u2028c\u2029d\x0be\x0cf\rg\r\nh\x1ci\x1dj\x1ek"
+    steps = calls(("calculate", {"expression": text}), text=text), reply(text)
+
+    done = place.call("submit", "-", "--set", place.model("lines", *steps), stdin=text.encode())
+    turn_id = done.out.strip()
+    place.wait_for_end(turn_id)
+
+    read = reads("history", turn_id, "--json")
+    messages = [json.loads(line) for line in read.out.removesuffix("\n").split("\n")]
+    assert messages == read.json_lines
+    spoken = [b["text"] for m in messages for b in m["content"] if b["type"] == "text"]
+    assert spoken == [text, text, text]
+    [asked] = [b for m in messages for b in m["content"] if b["type"] == "tool_call"]
+    assert json.loads(asked["arguments"])["expression"] == text
+    assert reads("show", turn_id, "--json").json_lines[0]["output_text"] == text
+    events = reads("events", turn_id, "--json")
+    assert len(events.json_lines) == events.out.count("\n")
 
 
 def test_show_history_events_and_list_have_the_documented_shapes(place: Place, reads: Cli) -> None:

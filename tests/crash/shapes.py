@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from orchestration.errors import CallInterrupted, ErrorClass, ModelError
-from orchestration.ports import ModelRequest, Reply, StopSignal
+from orchestration.ports import Finish, ModelRequest, Reply, StopSignal
 from orchestration.runtime import Runtime
 from persistence import inbox, interrupts
 from persistence.records.status import ExitReason
@@ -45,6 +45,7 @@ def plain(*replies: Scripted) -> Callable[[Bench], Sequence[Scripted]]:
 
 SERVER_ERROR = ModelError(ErrorClass.SERVER_ERROR, "500", status=500)
 THROTTLED = ModelError(ErrorClass.RATE_LIMIT, "429", retry_after_s=1.0)
+CUT = says("and ", finish=Finish.LENGTH)
 TWO_LETTERS = ('{"to":"ann"}', '{"to":"bob"}')
 
 
@@ -172,6 +173,21 @@ SHAPES = (
     ),
     Shape("a steer in the last call", _steered_once, is_exact=False),
     Shape("a repaired request", plain(_gives_short_answers), settings={"max_output_tokens": 9_000}),
+    Shape(
+        "an answer in parts",
+        plain(asks(("send", "{}")), CUT, CUT, says("so on.")),
+    ),
+    Shape(
+        "an answer in parts, to the end of the budget",
+        plain(CUT, CUT),
+        ExitReason.BUDGET_EXHAUSTED,
+        settings={"iterations": 1},
+    ),
+    Shape(
+        "answers that do not fit",
+        plain(says("Five."), says('"five"'), says('{"n": 5}')),
+        settings={"output_schema": {"type": "object", "required": ["n"]}},
+    ),
     Shape("compressions", plain(_keeps_notes), settings={"context_window": 4_000}),
 )
 BY_NAME = {shape.name: shape for shape in SHAPES}

@@ -68,6 +68,15 @@ def five_marks(body: Body) -> None:
 
 
 BAD: list[tuple[str, Change]] = [
+    ("anthropic.output_format", put("output_config", {"format": {"type": "json"}})),
+    (
+        "anthropic.output_format",
+        put("output_config", {"format": {"type": "json_schema", "schema": {"type": "object"}}}),
+    ),
+    (
+        "anthropic.unknown_field",
+        put("output_config", {"format": {"type": "json_schema", "schema": {}, "strict": True}}),
+    ),
     ("anthropic.unanswered_call", drop("messages.4")),
     ("anthropic.unanswered_call", drop("messages.2.content.0")),
     ("anthropic.unanswered_call", put("messages.4.content", "Never mind.")),

@@ -63,7 +63,25 @@ def changed(change: Change) -> Body:
     return body
 
 
+CLOSED: Body = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+
+
+def strictly(schema: Body) -> Body:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+
+
 BAD: list[tuple[str, Change]] = [
+    ("openai.response_format", put("response_format", {"type": "yaml"})),
+    ("openai.response_format", put("response_format", {"type": "json_schema", "json_schema": {"name": "an answer"}})),
+    ("openai.response_format", put("response_format", strictly({"type": "object"}))),
+    ("openai.response_format", put("response_format", strictly({**CLOSED, "required": []}))),
+    ("openai.response_format", put("response_format", strictly({"type": "array"}))),
+    ("openai.unknown_field", put("response_format", {"type": "json_object", "schema": {}})),
     ("openai.unknown_field", put("thinking", {})),
     ("openai.unknown_field", put("messages.1.origin", "user")),
     ("openai.unknown_field", put("messages.2.reasoning_content", "hm")),
@@ -138,6 +156,7 @@ def test_a_good_request_passes():
     "change",
     [
         put("tool_choice", "none"),
+        put("response_format", strictly(CLOSED)),
         put("tool_choice", {"type": "function", "function": {"name": "look"}}),
         put("messages.1.content.0.text", "😀 \\ud83d ‏"),
         put("messages.2.tool_calls.0.function.arguments", '{"at": "\\ud83d\\ude00 \\\\ud800"}'),

@@ -76,7 +76,14 @@ def add(*items: Body) -> Change:
     return lambda body: body["input"].extend(items)
 
 
+def strictly(schema: Body) -> Body:
+    return {"format": {"type": "json_schema", "name": "answer", "schema": schema, "strict": True}}
+
+
 BAD: list[tuple[str, Change]] = [
+    ("openai.response_format", put("text", {"format": {"type": "json_schema", "name": "answer", "schema": []}})),
+    ("openai.response_format", put("text", strictly({"type": "object"}))),
+    ("openai.unknown_field", put("text", {"form": {"type": "text"}})),
     ("openai.unknown_field", put("messages", [])),
     ("openai.unknown_field", put("input.2.parsed", {})),
     ("openai.unknown_field", put("input.3.parsed_arguments", {})),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from orchestration.ports import ModelRequest, Reply, StopSignal
+from orchestration.tools import tool
+from orchestration.tools.full_texts import FOLDER, MOST_BYTES
 from persistence.database import Database
-from persistence.records.message import Result, dumps
+from persistence.records.message import CallStatus, Result, dumps
 from persistence.records.status import ExitReason
 from tests.support.ledger import Ledger
 from tests.support.scripted_model import asks, says
@@ -31,6 +33,28 @@ def bench(pool: Database, ledger: Ledger, tmp_path: Path) -> Generator[Bench]:
 
 def newest_result(request: ModelRequest) -> str:
     return next(b.content for b in reversed(request.messages[-1].content) if isinstance(b, Result))
+
+
+@tool(effect="reads", timeout_s=0.2)
+def pours() -> Iterator[str]:
+    """Says something without end."""
+    while True:
+        yield "words without end " * 500
+
+
+def test_output_without_end_is_stopped_at_its_limit_and_cut(bench: Bench) -> None:
+    """AC-19, its variant."""
+    bench.script(asks(("pours", "{}")), says("Enough."))
+    turn_id = bench.submit(tools=("tests.loop.test_cut_results:pours", "files"), context_window=32_000)
+
+    assert bench.run(turn_id).exit_reason is ExitReason.FINAL_ANSWER
+
+    [result] = bench.results(turn_id).values()
+    assert result.status is CallStatus.TIMED_OUT
+    assert "characters left out" in result.content
+    assert len(result.content.encode()) < 64_000
+    kept = list((bench.workspace / FOLDER).iterdir())
+    assert sum(file.stat().st_size for file in kept) <= MOST_BYTES
 
 
 @pytest.mark.parametrize(("toolset", "reader"), [("history", "read_result"), ("files", "read_file")])

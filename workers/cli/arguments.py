@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -67,14 +68,22 @@ def words(text: str) -> str:
 
 
 def settings(pairs: list[str] | None) -> dict[str, str]:
-    """`KEY=VALUE` texts; what the values may be is the configuration's to say."""
+    """`KEY=VALUE` texts; what the values may be is the configuration's to say. `@FILE` stands for what is in the file."""
     found: dict[str, str] = {}
     for pair in pairs or ():
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
             raise WrongUsage(f"--set {pair} has no value: write it as --set key=value")
-        found[key.strip()] = value
+        found[key.strip()] = _content_of(key, value[1:]) if value.startswith("@") else value
     return found
+
+
+def _content_of(key: str, path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is not UTF-8 text"
+        raise WrongUsage(f"--set {key}=@{path}: the file cannot be read ({reason})") from error
 
 
 def dollars(text: str | None) -> Decimal:

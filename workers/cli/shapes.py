@@ -46,9 +46,13 @@ if TYPE_CHECKING:
 Json: TypeAlias = dict[str, Any]
 
 
+# Line breaks to Unicode and to many readers, though not to JSON: escaped, they read the same and break no line.
+_BREAKS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
+
+
 def line(value: Mapping[str, Any]) -> str:
-    """One object on one line."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """One object on one line, whatever its reader takes for the end of one."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).translate(_BREAKS)
 
 
 def submitted(found: Submitted) -> Json:

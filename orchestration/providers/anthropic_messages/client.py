@@ -29,7 +29,12 @@ def connect(settings: ProviderSettings, keys: Keyring) -> ProviderClient:
         open_telemetry=False,
     )
     dialect = Dialect(
-        encode=AnthropicEncoder(settings.name, settings.extra_body, marks_cache=settings.prompt_cache is not False),
+        encode=AnthropicEncoder(
+            settings.name,
+            settings.extra_body,
+            marks_cache=settings.prompt_cache is not False,
+            takes_schema=settings.takes_schema,
+        ),
         decoder=partial(AnthropicDecoder, settings.name),
         post=partial(_post, sdk),
         sdk_error=anthropic.AnthropicError,

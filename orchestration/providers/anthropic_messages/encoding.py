@@ -7,12 +7,17 @@ https://platform.claude.com/docs/en/api/messages
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
+from anthropic import transform_schema
+
 from orchestration.ports import ModelRequest, ToolSpec
+from orchestration.providers.wire import schema
 from orchestration.providers.wire.encoding import (
     PieceCache,
     ToolCache,
@@ -24,7 +29,20 @@ from orchestration.providers.wire.encoding import (
     wire_id,
     wire_name,
 )
-from persistence.records.message import Block, Call, Image, Json, Message, Native, Opaque, Result, Role, Text, Thinking
+from persistence.records.message import (
+    Block,
+    Call,
+    Image,
+    Json,
+    Message,
+    Native,
+    Opaque,
+    Result,
+    Role,
+    Text,
+    Thinking,
+    dumps,
+)
 
 # `max_tokens` must be there. Every model since Claude 4 gives more than this.
 DEFAULT_MAX_TOKENS = 16_384
@@ -60,8 +78,11 @@ class AnthropicEncoder:
     `extra_body` has one of its own: then the API marks by itself.
     """
 
-    def __init__(self, provider: str, extra_body: Mapping[str, Any], *, marks_cache: bool = False) -> None:
+    def __init__(
+        self, provider: str, extra_body: Mapping[str, Any], *, marks_cache: bool = False, takes_schema: bool = True
+    ) -> None:
         self._provider = provider
+        self._takes_schema = takes_schema
         self._extra = dict(extra_body)
         self._marks_cache = marks_cache and "cache_control" not in self._extra
         self._piece = PieceCache(self._encode)
@@ -77,10 +98,17 @@ class AnthropicEncoder:
         if request.tools and not request.may_call_tools:
             fields["tool_choice"] = {"type": "none"}
         mark = _MARK if self._marks_cache else {}
-        system = [{"type": "text", "text": request.system, **mark}] if request.system.strip() else None
+        words, wanted, extra = request.system, request.output_schema, self._extra
+        taken = _schema(dumps(wanted)) if wanted is not None and self._takes_schema else None
+        if taken is not None:
+            asked: Json = {"format": {"type": "json_schema", "schema": taken}}
+            extra = {**extra, "output_config": schema.merged(asked, extra, "output_config")}
+        elif wanted is not None:
+            words = schema.in_words(words, wanted)
+        system = [{"type": "text", "text": words, **mark}] if words.strip() else None
         return body(
             fields,
-            self._extra,
+            extra,
             system=encode(system) if system else None,
             tools=self._tools(request.tools) if request.tools or _has_calls(request.messages) else None,
             messages=b"[" + b",".join(self._messages(request.messages)) + b"]",
@@ -203,3 +231,15 @@ def _result(result: Result) -> Json:
 def _tool(tool: ToolSpec) -> Json:
     described = {"description": tool.description} if tool.description.strip() else {}
     return {"name": tool.name, **described, "input_schema": dict(tool.parameters)}
+
+
+@lru_cache(maxsize=64)
+def _schema(text: str) -> Json | None:
+    """A schema as the API takes it: what it does not know stands in descriptions. None where too much would be lost."""
+    wanted: Json = json.loads(text)
+    if schema.has_open_objects(wanted):
+        return None
+    try:
+        return transform_schema(wanted)
+    except (ValueError, TypeError, AttributeError, AssertionError):  # a schema of a kind that the SDK does not know
+        return None

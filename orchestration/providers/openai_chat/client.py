@@ -34,7 +34,10 @@ def connect(settings: ProviderSettings, keys: Keyring) -> ProviderClient:
     )
     dialect = Dialect(
         encode=OpenAIEncoder(
-            settings.name, settings.extra_body, sends_cache_key=settings.sends_cache_key(sdk.base_url.host)
+            settings.name,
+            settings.extra_body,
+            sends_cache_key=settings.sends_cache_key(sdk.base_url.host),
+            takes_schema=settings.takes_schema,
         ),
         decoder=partial(OpenAIDecoder, settings.name),
         post=partial(_post, sdk),

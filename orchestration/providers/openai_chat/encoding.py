@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestration.ports import ModelRequest, ToolSpec
+from orchestration.providers.wire import schema
 from orchestration.providers.wire.encoding import (
     PieceCache,
     ToolCache,
@@ -60,11 +61,20 @@ class _Piece:
 class OpenAIEncoder:
     """Encodes for one provider. Thread-safe; keeps the bytes of every message that is alive.
 
-    `sends_cache_key` says that the provider takes a key for its prompt cache, a field that not every server knows.
+    `sends_cache_key` says that the provider takes a key for its prompt cache, a field that not every server knows;
+    `takes_schema`, that it takes the JSON schema of an answer.
     """
 
-    def __init__(self, provider: str, extra_body: Mapping[str, Any], *, sends_cache_key: bool = False) -> None:
+    def __init__(
+        self,
+        provider: str,
+        extra_body: Mapping[str, Any],
+        *,
+        sends_cache_key: bool = False,
+        takes_schema: bool = True,
+    ) -> None:
         self._provider = provider
+        self._takes_schema = takes_schema
         self._sends_cache_key = sends_cache_key
         self._extra = dict(extra_body)
         self._piece = PieceCache(self._encode)
@@ -81,9 +91,15 @@ class OpenAIEncoder:
         }
         if request.tools and not request.may_call_tools:
             fields["tool_choice"] = "none"
+        system, wanted = request.system, request.output_schema
+        if wanted is not None and self._takes_schema:
+            named = {"name": schema.NAME, "schema": dict(wanted), "strict": schema.is_strict(wanted)}
+            fields["response_format"] = {"type": "json_schema", "json_schema": named}
+        elif wanted is not None:
+            system = schema.in_words(system, wanted)
         messages = self._messages(request.messages)
-        if request.system.strip():
-            messages.insert(0, encode({"role": "system", "content": request.system}))
+        if system.strip():
+            messages.insert(0, encode({"role": "system", "content": system}))
         return body(
             fields,
             self._extra,

@@ -30,7 +30,9 @@ def connect(settings: ProviderSettings, keys: Keyring) -> ResponsesClient:
         http_client=http,
     )
     takes_key = settings.sends_cache_key(sdk.base_url.host)
-    encoder = ResponsesEncoder(settings.name, settings.extra_body, sends_cache_key=takes_key)
+    encoder = ResponsesEncoder(
+        settings.name, settings.extra_body, sends_cache_key=takes_key, takes_schema=settings.takes_schema
+    )
     dialect = Dialect(
         encode=encoder,
         decoder=partial(ResponsesDecoder, settings.name),

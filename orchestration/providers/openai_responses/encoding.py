@@ -15,6 +15,7 @@ from typing import Any
 
 from orchestration.ports import ModelRequest, ToolSpec
 from orchestration.providers.openai_responses.items import AFTER, ITEM, PART, WORDS, native_of, without
+from orchestration.providers.wire import schema
 from orchestration.providers.wire.encoding import (
     PieceCache,
     ToolCache,
@@ -37,8 +38,16 @@ _DOES_NOT_REASON = re.compile(r"(^|[/:])(gpt-[34]|chatgpt-|gpt-5[^/:]*-chat)")
 class ResponsesEncoder:
     """Encodes for one provider, as OpenAIEncoder does."""
 
-    def __init__(self, provider: str, extra_body: Mapping[str, Any], *, sends_cache_key: bool = False) -> None:
+    def __init__(
+        self,
+        provider: str,
+        extra_body: Mapping[str, Any],
+        *,
+        sends_cache_key: bool = False,
+        takes_schema: bool = True,
+    ) -> None:
         self._provider = provider
+        self._takes_schema = takes_schema
         self._sends_cache_key = sends_cache_key
         self._extra = dict(extra_body)
         self._piece = PieceCache(self._encode)
@@ -59,10 +68,17 @@ class ResponsesEncoder:
             fields["max_output_tokens"] = max(request.max_output_tokens, LEAST_OUTPUT_TOKENS)
         if request.tools and not request.may_call_tools:
             fields["tool_choice"] = "none"
+        system, wanted, extra = request.system, request.output_schema, self._extra
+        if wanted is not None and self._takes_schema:
+            named: Json = {"type": "json_schema", "name": schema.NAME, "schema": dict(wanted)}
+            asked: Json = {"format": named | {"strict": schema.is_strict(wanted)}}
+            extra = {**extra, "text": schema.merged(asked, extra, "text")}
+        elif wanted is not None:
+            system = schema.in_words(system, wanted)
         return body(
             fields,
-            self._extra,
-            instructions=encode(request.system) if request.system.strip() else None,
+            extra,
+            instructions=encode(system) if system.strip() else None,
             tools=self._tools(request.tools) if request.tools else None,
             input=b"[" + b",".join(piece for message in request.messages if (piece := self._piece(message))) + b"]",
         )

@@ -18,6 +18,7 @@ from ops.dev.scripted_provider.rules.common import (
     as_list,
     as_object,
     as_whole,
+    closed,
     matches,
     names,
     need_key,
@@ -68,6 +69,7 @@ def check(
     _required(body)
     model = str(body["model"])
     _nested(body)
+    _output_format(body)
     _sampling(body, model)
     _system(body)
     offered = _tools(body)
@@ -110,6 +112,20 @@ def _nested(body: Json) -> None:
             continue
         for name in unknown_fields(as_object(body[place], "anthropic.type", place), allowed):
             raise Refused("anthropic.unknown_field", f"{place}.{name}: Extra inputs are not permitted")
+
+
+def _output_format(body: Json) -> None:
+    """https://platform.claude.com/docs/en/build-with-claude/structured-outputs"""
+    form = cast("Json", body.get("output_config") or {}).get("format")
+    if form is None:
+        return
+    place, rule = "output_config.format", "anthropic.output_format"
+    fields = as_object(form, rule, place)
+    for name in unknown_fields(fields, ("type", "schema")):
+        raise Refused("anthropic.unknown_field", f"{place}.{name}: Extra inputs are not permitted")
+    if fields.get("type") != "json_schema":
+        raise Refused(rule, f"{place}.type: Input should be 'json_schema'")
+    closed(as_object(fields.get("schema"), rule, f"{place}.schema"), rule, f"{place}.schema", all_required=False)
 
 
 def _sampling(body: Json, model: str) -> None:

@@ -8,6 +8,8 @@ from typing import Any, cast
 
 from ops.dev.scripted_provider.asked import Json
 
+_SCHEMA_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
 
 class Refused(Exception):
     """The provider refuses this request under `rule`. A limit is part of normal life, all else is a client's fault."""
@@ -80,3 +82,36 @@ def object_schema(schema: Any, rule: str, place: str) -> None:
     """Parameters of a tool are a JSON schema of type object."""
     if as_object(schema, rule, place).get("type") != "object":
         raise Refused(rule, f"{place}: the schema must be of type 'object'", param=place)
+
+
+def answer_schema(named: Json, rule: str, place: str) -> None:
+    """The schema of an answer in OpenAI's APIs: named, of type object, and closed where it is to be kept strictly."""
+    for name in unknown_fields(named, ("name", "description", "schema", "strict")):
+        raise Refused("openai.unknown_field", f"Unknown parameter: '{place}.{name}'.", param=f"{place}.{name}")
+    if not matches(_SCHEMA_NAME, named.get("name")):
+        raise Refused(rule, f"Invalid '{place}.name'.", param=f"{place}.name")
+    if named.get("strict") not in (None, True, False):
+        raise Refused(rule, f"Invalid type for '{place}.strict': expected a boolean.", param=f"{place}.strict")
+    object_schema(named.get("schema"), rule, f"{place}.schema")
+    if named.get("strict"):
+        closed(named["schema"], rule, f"{place}.schema", all_required=True)
+
+
+def closed(schema: Any, rule: str, place: str, *, all_required: bool) -> None:
+    """Every object of the schema lists all that it may hold; `all_required`: and needs all of it."""
+    if isinstance(schema, list):
+        for n, one in enumerate(cast("list[Any]", schema)):
+            closed(one, rule, f"{place}.{n}", all_required=all_required)
+    if not isinstance(schema, dict):
+        return
+    fields = cast("Json", schema)
+    if fields.get("type") == "object" and fields.get("additionalProperties") is not False:
+        message = f"{place}: 'additionalProperties' is required to be supplied and to be false."
+        raise Refused(rule, message, param=place)
+    names_ = set(cast("Json", fields.get("properties") or {}))
+    if all_required and fields.get("type") == "object" and names_ != set(fields.get("required") or []):
+        raise Refused(rule, f"{place}: 'required' is required to include every key in properties.", param=place)
+    for key, value in fields.items():
+        inner = list(cast("Json", value).values()) if key in ("properties", "$defs") else value
+        if key not in ("enum", "const", "required"):
+            closed(inner, rule, f"{place}.{key}", all_required=all_required)

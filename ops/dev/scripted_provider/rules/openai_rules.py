@@ -14,6 +14,7 @@ from ops.dev.scripted_provider.asked import Json
 from ops.dev.scripted_provider.rules import openai_messages
 from ops.dev.scripted_provider.rules.common import (
     Refused,
+    answer_schema,
     as_list,
     as_object,
     as_text,
@@ -53,6 +54,7 @@ def check(body: Json, headers: Mapping[str, str]) -> list[str]:
     _numbers(body, model)
     offered = _tools(body)
     _choice(body, offered)
+    _response_format(body)
     return openai_messages.check(as_list(body["messages"], "openai.type", "messages"))
 
 
@@ -132,6 +134,20 @@ def _tool(tool: Any, place: str) -> str:
     if function.get("parameters") is not None:
         object_schema(function["parameters"], "openai.tool_schema", f"{place}.function.parameters")
     return str(function["name"])
+
+
+def _response_format(body: Json) -> None:
+    if body.get("response_format") is None:
+        return
+    asked = as_object(body["response_format"], "openai.response_format", "response_format")
+    kind = asked.get("type")
+    if kind not in ("text", "json_object", "json_schema"):
+        raise Refused("openai.response_format", f"Invalid value: {kind!r}.", param="response_format.type")
+    for name in unknown_fields(asked, ("type", "json_schema") if kind == "json_schema" else ("type",)):
+        raise Refused("openai.unknown_field", f"Unknown parameter: 'response_format.{name}'.", param="response_format")
+    if kind == "json_schema":
+        named = as_object(asked.get("json_schema"), "openai.response_format", "response_format.json_schema")
+        answer_schema(named, "openai.response_format", "response_format.json_schema")
 
 
 def _choice(body: Json, offered: set[str]) -> None:

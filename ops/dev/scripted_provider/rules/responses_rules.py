@@ -14,6 +14,7 @@ from ops.dev.scripted_provider.responses_items import items_of
 from ops.dev.scripted_provider.rules import responses_items, responses_order
 from ops.dev.scripted_provider.rules.common import (
     Refused,
+    answer_schema,
     as_list,
     as_object,
     as_text,
@@ -68,6 +69,7 @@ def check(
     _numbers(body, model)
     offered = _tools(body)
     _choice(body, offered)
+    _text(body)
     if not isinstance(body.get("input"), str):
         as_list(body.get("input", []), "openai.type", "input", may_be_empty=bool(earlier))
     items = items_of(body)
@@ -156,6 +158,21 @@ def _tool(tool: Any, place: str) -> str:
 def _is_strict(schema: Json) -> bool:
     properties = cast("Json", schema.get("properties") or {})
     return schema.get("additionalProperties") is False and set(properties) <= set(schema.get("required") or [])
+
+
+def _text(body: Json) -> None:
+    if body.get("text") is None:
+        return
+    asked = as_object(body["text"], "openai.response_format", "text")
+    for name in unknown_fields(asked, ("format", "verbosity")):
+        raise Refused("openai.unknown_field", f"Unknown parameter: 'text.{name}'.", param=f"text.{name}")
+    form = as_object(asked.get("format", {"type": "text"}), "openai.response_format", "text.format")
+    kind = form.get("type")
+    if kind not in ("text", "json_object", "json_schema"):
+        raise Refused("openai.response_format", f"Invalid value: {kind!r}.", param="text.format.type")
+    if kind == "json_schema":
+        named = {name: value for name, value in form.items() if name != "type"}
+        answer_schema(named, "openai.response_format", "text.format")
 
 
 def _choice(body: Json, offered: set[str]) -> None:
