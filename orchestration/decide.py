@@ -109,7 +109,7 @@ def _reason_to_stop(turn: Turn, signals: Signals) -> Ending | None:
     counters = turn.counters
     if turn.is_interrupted or signals.is_interrupted:
         return Ending(ExitReason.INTERRUPTED_BY_USER, message="The turn was interrupted on request.")
-    if counters.crash_streak >= turn.max_crashes:
+    if turn.is_lost_too_often:
         return _lost_too_often(turn)
     if turn.is_past_deadline:
         return PAST_DEADLINE

@@ -72,7 +72,8 @@ def _claim(turn_id: UUID, runtime: Runtime, *, alone: bool) -> Carried:
             workspace_id=runtime.workspace_id,
             again=next(tries) > 0 and runtime.registry.get(turn_id) is None,
         )
-        turn = system_prompts.restored(runtime.database, turn)
+        if not turn.is_lost_too_often:  # what else may kill a worker
+            turn = system_prompts.restored(runtime.database, turn)
         return Carried(turn, asked_at=asked_at, alone=alone)
 
     try:

@@ -65,6 +65,11 @@ class Turn:
         return self.status is TurnStatus.RUNNING
 
     @property
+    def is_lost_too_often(self) -> bool:
+        """Whether so many of its workers were lost that it ends. It was not loaded then: only its outline is here."""
+        return self.counters.crash_streak >= self.max_crashes
+
+    @property
     def iteration(self) -> int:
         """The number of the newest iteration of this turn, 0 before the first answer."""
         newest = self.last_message

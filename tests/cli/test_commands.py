@@ -174,6 +174,8 @@ def test_history_of_a_session_is_that_of_its_turns_and_a_session_goes_on(place: 
     by_session = reads("history", session_id, "--json")
     assert second.json["session_id"] == session_id
     assert by_session.out == reads("history", first, "--json").out
+    for whole in ("--all", "--seen"):  # nothing is compressed
+        assert by_session.out == reads("history", session_id, whole, "--json").out
     assert [m["content"][0]["text"] for m in by_session.json_lines] == ["One", "1.", "Two", "2."]
 
 

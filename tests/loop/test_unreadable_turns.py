@@ -132,6 +132,22 @@ def test_a_turn_whose_load_kills_its_workers_ends_without_being_loaded(bench: Be
     assert view.message == "The worker was lost 3 times while it carried this turn."
 
 
+def test_a_turn_whose_claim_kills_its_workers_after_the_load_ends_too(bench: Bench) -> None:
+    turn_id = bench.submit()
+    bench.database.rows(
+        "UPDATE sessions SET system_prompt = NULL WHERE id = %(id)s", {"id": bench.view(turn_id).session_id}
+    )
+
+    def dies(sql: str, statement: Callable[[], Any]) -> Any:
+        if "rebuilt AS" in sql:
+            raise Crash
+        return statement()
+
+    until_it_ends(bench, turn_id, WatchedDatabase(bench.database, dies))
+
+    assert bench.view(turn_id).exit_reason is ExitReason.WORKER_LOST
+
+
 def test_a_final_answer_that_is_stored_is_the_result_although_the_history_cannot_be_loaded(bench: Bench) -> None:
     bench.script(says("Paid for."))
     turn_id = bench.submit()
