@@ -14,7 +14,7 @@ from persistence.database import Database, Row, Transaction
 from persistence.errors import DatabaseUnavailable, DuplicateTurn, NotFound, Refused
 from persistence.interrupts import stamp
 from persistence.records.agent import AgentSettings, OnBusy
-from persistence.records.message import Text, content_to_json, dumps
+from persistence.records.message import Block, Image, Text, content_to_json, dumps
 from persistence.records.status import CAPS, ExitReason, TurnStatus
 from persistence.records.text import clean
 
@@ -23,9 +23,9 @@ DEFAULT_TENANT = UUID("00000000-0000-0000-0000-000000000001")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What starts a turn. The same key with the same content is the same turn."""
+    """What starts a turn: words, or words and pictures. The same key with the same content is the same turn."""
 
-    prompt: str
+    prompt: str | tuple[Block, ...]
     agent: AgentSettings
     session_id: UUID | None = None
     idempotency_key: str | None = None
@@ -36,7 +36,18 @@ class Request:
 
     @property
     def content(self) -> str:
-        return content_to_json((Text(clean(self.prompt)),))
+        return content_to_json((Text(clean(self.prompt)),) if isinstance(self.prompt, str) else self.prompt)
+
+    @property
+    def text(self) -> str:
+        """The words of it."""
+        if isinstance(self.prompt, str):
+            return self.prompt
+        return "\n\n".join(b.text for b in self.prompt if isinstance(b, Text))
+
+    @property
+    def has_images(self) -> bool:
+        return not isinstance(self.prompt, str) and any(isinstance(b, Image) for b in self.prompt)
 
     @property
     def hash(self) -> str:
@@ -106,7 +117,7 @@ def submit(database: Database, request: Request) -> Submitted:
 
 
 def _submit(database: Database, request: Request) -> Submitted:
-    if not request.prompt.strip():
+    if not request.text.strip() and not request.has_images:
         raise Refused("the prompt is empty: say what the turn should do")
     if request.idempotency_key is not None and clean(request.idempotency_key) != request.idempotency_key:
         raise Refused("the idempotency key has characters that no text may have: use letters and digits")
@@ -150,8 +161,10 @@ def _steered(transaction: Transaction, request: Request, busy: Row | None) -> Su
             return _the_same(request, row)
     if busy is None or busy["started_at"] is None:
         return None
+    if request.has_images:
+        raise Refused(f"turn {busy['id']} is under way and takes words alone: wait for it, or leave the pictures out")
     try:
-        inbox.steer(transaction, busy["id"], request.prompt, idempotency_key=key, request_hash=request.hash)
+        inbox.steer(transaction, busy["id"], request.text, idempotency_key=key, request_hash=request.hash)
     except Refused:  # it has ended since we looked
         return None
     return Submitted(busy["id"], busy["session_id"], TurnStatus(busy["status"]), busy["queue"], is_new=False)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from typing import Any
 from uuid import UUID
 
 import redis
 from celery import Celery
 
 from orchestration.history import RESUMED_NOTICE
+from orchestration.images import content_of
 from orchestration.interrupting import interrupt
 from orchestration.tools import registry
 from persistence import inbox, submission
 from persistence.database import Database
 from persistence.errors import DatabaseUnavailable
 from persistence.queue import Wake
+from persistence.records.message import Image, Text
 from persistence.records.status import TurnStatus
 from persistence.submission import Request, Submitted
 from workers import config, results, servers, wakes
@@ -63,7 +66,7 @@ class Client:
 
     def submit(
         self,
-        prompt: str,
+        prompt: str | Sequence[Mapping[str, Any] | Text | Image],
         *,
         agent: str = DEFAULT_AGENT,
         session_id: UUID | None = None,
@@ -74,14 +77,15 @@ class Client:
     ) -> Submitted:
         """Store a turn and wake it. Once this has returned, it reaches an ending on its own.
 
-        Raises ConfigError (agent, model, price, settings), UnknownTool, NotFound (session), Refused, DuplicateTurn,
-        DatabaseUnavailable.
+        The prompt is words, or texts and pictures as a list of blocks, values or JSON. Raises ConfigError (agent, model,
+        price, settings), UnknownTool, NotFound (session), BadInput (blocks), Refused, DuplicateTurn, DatabaseUnavailable.
         """
+        content = prompt if isinstance(prompt, str) else content_of(prompt)
         resolved = config.resolve_agent(self.config, agent, overrides)
         if resolved.max_cost_usd is not None:
             config.check_prices(self.config, resolved)
         registry.resolve(resolved.tools)
-        asked = Request(prompt, resolved, session_id, idempotency_key, priority, queue)
+        asked = Request(content, resolved, session_id, idempotency_key, priority, queue)
         submitted = submission.submit(self.database, asked)
         if submitted.interrupts is not None:
             self._hurry(submitted.interrupts)

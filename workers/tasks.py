@@ -70,13 +70,16 @@ def run_turn(self: Task[..., Any], turn_id: str) -> None:
 )
 def submit(
     self: Task[..., Any],
-    input: str,
+    input: str | list[dict[str, Any]],
     agent: str = DEFAULT_AGENT,
     session_id: str | None = None,
     idempotency_key: str | None = None,
     settings: dict[str, Any] | None = None,
 ) -> str:
-    """Start a turn; its id. Sent twice under one message id (or one key), it starts one turn."""
+    """Start a turn; its id. Sent twice under one message id (or one key), it starts one turn.
+
+    `input` is words, or texts and pictures as a list of blocks.
+    """
     parts = process.parts()
     client = Client(parts.settings, database=parts.runtime.database, keys=parts.keys, app=app, configured=parts.config)
 

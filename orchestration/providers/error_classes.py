@@ -42,6 +42,13 @@ _WORDINGS: tuple[_Wording, ...] = (
         r"request too large for",
         r"input or output tokens must be reduced",
     ),
+    # A model that cannot see will not learn it.
+    _wording(
+        ErrorClass.FORMAT_ERROR,
+        _OPEN | {ErrorClass.SERVER_ERROR, ErrorClass.MODEL_NOT_FOUND},
+        r"(image|picture|vision|multimodal)\b.{0,40}\b(not supported|unsupported|not enabled|not available)",
+        r"(not support|no endpoints found that support|cannot (read|process)) (the )?(image|picture|vision|multimodal)",
+    ),
     _wording(
         ErrorClass.THINKING_SIGNATURE,
         _OPEN | {ErrorClass.MODEL_NOT_FOUND},

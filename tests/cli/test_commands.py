@@ -54,6 +54,17 @@ USAGE_KEYS = {
 }
 
 
+def test_pictures_go_along_with_the_prompt(place: Place) -> None:
+    (place.folder / "cat.txt").write_bytes(b"\x89PNG\r\n\x1a\n")
+
+    done = place.call("run", "What is it?", "--image", "cat.txt", "--set", place.model("seen", reply("A cat.")))
+    wrong = place.call("submit", "What is it?", "--image", "dog.png")
+
+    assert (done.code, done.out) == (0, "A cat.\n")
+    assert "data:image/png;base64,iVBORw0KGgo=" in str(place.provider.requests("seen")[0].body)
+    assert (wrong.code, "--image dog.png cannot be read" in wrong.err) == (64, True)
+
+
 def test_run_prints_the_answer_alone_on_stdout_and_its_steps_on_stderr(place: Place) -> None:
     steps = calls(("calculate", {"expression": "6 * 7"})), reply("It is 42.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import subprocess
@@ -90,6 +91,23 @@ def test_a_service_submits_by_name_and_waits_for_the_turn(bench: Bench, service:
     assert (ended["state"], ended["result"]["output_text"]) == ("SUCCESS", "the report")
     assert turn.starts("send") == 1
     assert len(turn.requests) == 2
+
+
+def test_a_service_may_send_pictures_and_a_schema_for_the_answer(bench: Bench, service: Service) -> None:
+    bench.yard.workers(1)
+    answer = '{"animal": "cat"}'
+    model = f"main:{bench.script('seen', [reply('A cat.'), reply(answer)])}"
+    picture = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
+    blocks = [{"type": "text", "text": CANARY}, {"type": "image", "data": picture}]
+    schema = {"type": "object", "properties": {"animal": {"type": "string"}}, "required": ["animal"]}
+
+    sent = service.submit("order-7", input=blocks, settings={"model": model, "output_schema": schema})
+    turn = bench.adopt_by_id(sent["result"], "seen")
+
+    assert service.wait(sent["result"])["result"]["output_text"] == answer
+    assert picture in json.dumps(turn.requests[0].body)
+    refused = service.submit("order-8", input=[{"type": "film"}], settings={"model": model})
+    assert (refused["state"], "block 1 of the input is none" in refused["result"]) == ("FAILURE", True)
 
 
 def test_a_message_id_that_stands_for_another_request_fails_with_a_sentence(bench: Bench, service: Service) -> None:

@@ -13,6 +13,8 @@ import typer
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from persistence.records.message import Image
+
 
 class WrongUsage(Exception):
     """A command line that can never be carried out; its text is one sentence with what to write instead."""
@@ -27,6 +29,10 @@ class Queue(StrEnum):
 
 Turn = Annotated[str, typer.Argument(metavar="TURN", help="The turn's id.")]
 Prompt = Annotated[str, typer.Argument(metavar="PROMPT", help='What to do; "-" reads it from stdin.')]
+Images = Annotated[
+    list[str] | None,
+    typer.Option("--image", metavar="FILE|URL", help="A picture to show along with the prompt; may be repeated."),
+]
 Agent = Annotated[str, typer.Option("--agent", help="An agent of perdure.toml.")]
 Session = Annotated[
     str | None, typer.Option("--session", metavar="ID", help="Go on in this session; default: a new one.")
@@ -65,6 +71,21 @@ def an_id(text: str, what: str) -> UUID:
 def words(text: str) -> str:
     """The text itself, or all of stdin for "-"."""
     return sys.stdin.buffer.read().decode("utf-8", "replace") if text == "-" else text
+
+
+def images(references: list[str] | None) -> list[Image]:
+    """The pictures in files and behind addresses. A picture that no message can have is wrong usage."""
+    from orchestration.images import BadImage, from_bytes, from_url, is_url
+
+    found: list[Image] = []
+    for reference in references or ():
+        try:
+            found.append(from_url(reference) if is_url(reference) else from_bytes(Path(reference).read_bytes()))
+        except OSError as error:
+            raise WrongUsage(f"--image {reference} cannot be read ({error.strerror})") from error
+        except BadImage as error:
+            raise WrongUsage(f"--image {reference[:200]} {error}") from error
+    return found
 
 
 def settings(pairs: list[str] | None) -> dict[str, str]:

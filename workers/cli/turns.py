@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from workers.cli import arguments, exits, notices
-from workers.cli.arguments import Agent, AsJson, Key, Priority, Prompt, Queue, Session, Settings, ToQueue, Turn
+from workers.cli.arguments import Agent, AsJson, Images, Key, Priority, Prompt, Queue, Session, Settings, ToQueue, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 def run(
     prompt: Prompt,
     *,
+    image: Images = None,
     agent: Agent = "default",
     session: Session = None,
     idempotency_key: Key = None,
@@ -34,7 +35,7 @@ def run(
 
     Exits with 0 completed, 1 failed, 2 incomplete, 130 interrupted. Ctrl-C interrupts the turn; a second one leaves it.
     """
-    asked = _Asked(prompt, agent, session, idempotency_key, set_, priority, queue)
+    asked = _Asked(prompt, image, agent, session, idempotency_key, set_, priority, queue)
     from workers.cli import connecting, screen
 
     with connecting.client() as client:
@@ -44,6 +45,7 @@ def run(
 def submit(
     prompt: Prompt,
     *,
+    image: Images = None,
     agent: Agent = "default",
     session: Session = None,
     idempotency_key: Key = None,
@@ -53,7 +55,7 @@ def submit(
     as_json: AsJson = False,
 ) -> int:
     """Start a turn and print its id. It reaches an ending on its own."""
-    asked = _Asked(prompt, agent, session, idempotency_key, set_, priority, queue)
+    asked = _Asked(prompt, image, agent, session, idempotency_key, set_, priority, queue)
     from workers.cli import connecting
 
     with connecting.client() as client:
@@ -141,6 +143,7 @@ class _Asked:
     def __init__(
         self,
         prompt: str,
+        images: list[str] | None,
         agent: str,
         session: str | None,
         key: str | None,
@@ -151,11 +154,14 @@ class _Asked:
         self._session_id = arguments.session_id(session)
         self._settings = arguments.settings(pairs)
         self._prompt = arguments.words(prompt)
+        self._images = arguments.images(images)
         self._agent, self._key, self._priority, self._queue = agent, key, priority, queue
 
     def submit(self, client: Client) -> Submitted:
+        from persistence.records.message import Text
+
         return client.submit(
-            self._prompt,
+            [*self._images, Text(self._prompt)] if self._images else self._prompt,
             agent=self._agent,
             session_id=self._session_id,
             idempotency_key=self._key,

@@ -6,7 +6,16 @@ import re
 from typing import Any, cast
 
 from ops.dev.scripted_provider.asked import Json
-from ops.dev.scripted_provider.rules.common import Refused, as_list, as_object, as_text, matches, names, unknown_fields
+from ops.dev.scripted_provider.rules.common import (
+    Refused,
+    as_list,
+    as_object,
+    as_text,
+    matches,
+    names,
+    picture,
+    unknown_fields,
+)
 
 USER_BLOCKS = frozenset({"text", "image", "document", "search_result", "tool_result", "container_upload"})
 SERVER_BLOCKS = names(
@@ -49,6 +58,8 @@ def check_block(block: Json, place: str) -> None:
             _tool_use(block, place)
         case "tool_result":
             _tool_result(block, place)
+        case "image":
+            _image(block.get("source"), f"{place}.image.source")
         case _:
             pass
 
@@ -84,6 +95,20 @@ def _tool_result(block: Json, place: str) -> None:
         if inner.get("type") not in _RESULT_BLOCKS:
             raise Refused("anthropic.block_type", f"{at}: Input tag {inner.get('type')!r} is not expected here")
         check_block(inner, at)
+
+
+def _image(source: Any, place: str) -> None:
+    fields = as_object(source, "anthropic.image", place)
+    kind = fields.get("type")
+    allowed = {"base64": ("type", "media_type", "data"), "url": ("type", "url"), "file": ("type", "file_id")}
+    if not isinstance(kind, str) or kind not in allowed:
+        raise Refused("anthropic.image", f"{place}: Input tag {kind!r} is not known")
+    for name in unknown_fields(fields, allowed[kind]):
+        raise Refused("anthropic.unknown_field", f"{place}.{kind}.{name}: Extra inputs are not permitted")
+    if kind == "base64":
+        picture(fields.get("data"), fields.get("media_type"), "anthropic.image", f"{place}.base64")
+    if kind == "url" and not as_text(fields.get("url"), "anthropic.image", f"{place}.url").startswith("https://"):
+        raise Refused("anthropic.image", f"{place}.url.url: Only HTTPS URLs are supported.")
 
 
 def _cache_mark(mark: Any, place: str) -> None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 from ops.dev.scripted_provider.asked import Json
 
+MOST_IMAGE_CHARS = 5 * 1024 * 1024
+_IMAGE_URL = re.compile(r"https?://|data:image/(png|jpeg|gif|webp);base64,")
+_PICTURES = (
+    ("image/png", b"\x89PNG"),
+    ("image/jpeg", b"\xff\xd8\xff"),
+    ("image/gif", b"GIF8"),
+    ("image/webp", b"RIFF"),
+)
 _SCHEMA_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
@@ -115,3 +124,26 @@ def closed(schema: Any, rule: str, place: str, *, all_required: bool) -> None:
         inner = list(cast("Json", value).values()) if key in ("properties", "$defs") else value
         if key not in ("enum", "const", "required"):
             closed(inner, rule, f"{place}.{key}", all_required=all_required)
+
+
+def image_url(value: Any, place: str) -> None:
+    """A picture in OpenAI's APIs: an address, or a data URL of a kind that they read."""
+    url = as_text(value, "openai.image", place)
+    if not _IMAGE_URL.match(url):
+        message = f"Invalid '{place}': expected a base64-encoded data URL with an image MIME type, or an http(s) URL."
+        raise Refused("openai.image", message, param=place, code="invalid_image_url")
+    if url.startswith("data:"):
+        picture(url.partition(",")[2], url[5:].partition(";")[0], "openai.image", place)
+
+
+def picture(data: Any, kind: Any, rule: str, place: str) -> None:
+    """Base64 that is what its media type says, and not too much of it."""
+    text = as_text(data, rule, place)
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except ValueError:
+        raise Refused(rule, f"{place}: invalid base64 data", param=place) from None
+    if len(text) > MOST_IMAGE_CHARS:
+        raise Refused(rule, f"{place}: image exceeds 5 MB maximum: {len(text)} bytes > {MOST_IMAGE_CHARS} bytes")
+    if not any(kind == known and raw.startswith(mark) for known, mark in _PICTURES):
+        raise Refused(rule, f"{place}: the image does not appear to be a valid {kind}", param=place)

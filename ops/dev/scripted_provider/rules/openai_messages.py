@@ -7,7 +7,15 @@ import re
 from typing import Any, cast
 
 from ops.dev.scripted_provider.asked import Json
-from ops.dev.scripted_provider.rules.common import Refused, as_list, as_object, as_text, matches, unknown_fields
+from ops.dev.scripted_provider.rules.common import (
+    Refused,
+    as_list,
+    as_object,
+    as_text,
+    image_url,
+    matches,
+    unknown_fields,
+)
 from ops.dev.scripted_provider.rules.text import refuse_bad_strings
 
 _FIELDS = {
@@ -155,6 +163,11 @@ def _content(message: Json, role: str, place: str) -> None:
             raise Refused("openai.unknown_field", f"Unknown parameter: '{at}.{name}'.", param=f"{at}.{name}")
         if kind in ("text", "refusal"):
             as_text(shape.get(kind), "openai.type", f"{at}.{kind}")
+        if kind == "image_url":
+            named = as_object(shape.get("image_url"), "openai.image", f"{at}.image_url")
+            for name in unknown_fields(named, ("url", "detail")):
+                raise Refused("openai.unknown_field", f"Unknown parameter: '{at}.image_url.{name}'.", param=at)
+            image_url(named.get("url"), f"{at}.image_url.url")
 
 
 def _is_object_text(arguments: Any) -> bool:

@@ -17,6 +17,7 @@ from ops.dev.scripted_provider.rules.common import (
     as_list,
     as_object,
     as_text,
+    image_url,
     matches,
     names,
     unknown_fields,
@@ -82,8 +83,7 @@ def _shape(item: Json, place: str) -> None:
             _call(item, place)
         case "function_call_output":
             _call_id(item, place)
-            if not isinstance(item.get("output"), list):
-                as_text(item.get("output"), "openai.missing", f"{place}.output")
+            _output(item.get("output"), f"{place}.output")
         case _:
             as_list(item.get("summary"), "openai.missing", f"{place}.summary", may_be_empty=True)
 
@@ -103,11 +103,30 @@ def _message(item: Json, place: str) -> None:
         if not isinstance(kind, str) or kind not in _PARTS[role]:
             text = f"Invalid value: {kind!r}. Supported values are: {', '.join(_PARTS[role])}."
             raise Refused("openai.content", text, param=f"{at}.type")
-        for name in unknown_fields(shape, _PART_FIELDS[kind]):
-            raise Refused("openai.unknown_field", f"Unknown parameter: '{at}.{name}'.", param=f"{at}.{name}")
-        words = {"input_text": "text", "output_text": "text", "refusal": "refusal"}.get(kind)
-        if words is not None:
-            as_text(shape.get(words), "openai.type", f"{at}.{words}")
+        _part(shape, kind, at)
+
+
+def _part(part: Json, kind: str, place: str) -> None:
+    for name in unknown_fields(part, _PART_FIELDS[kind]):
+        raise Refused("openai.unknown_field", f"Unknown parameter: '{place}.{name}'.", param=f"{place}.{name}")
+    words = {"input_text": "text", "output_text": "text", "refusal": "refusal"}.get(kind)
+    if words is not None:
+        as_text(part.get(words), "openai.type", f"{place}.{words}")
+    if kind == "input_image" and part.get("file_id") is None:
+        image_url(part.get("image_url"), f"{place}.image_url")
+
+
+def _output(output: Any, place: str) -> None:
+    """What a call came to: a text, or parts as a user may send them."""
+    if not isinstance(output, list):
+        as_text(output, "openai.missing", place)
+        return
+    for n, part in enumerate(as_list(output, "openai.content", place)):
+        shape = as_object(part, "openai.content", f"{place}[{n}]")
+        kind = shape.get("type")
+        if not isinstance(kind, str) or kind not in _PARTS["user"]:
+            raise Refused("openai.content", f"Invalid value: {kind!r}.", param=f"{place}[{n}].type")
+        _part(shape, kind, f"{place}[{n}]")
 
 
 def _call(item: Json, place: str) -> None:
