@@ -48,6 +48,7 @@ def carry(parts: Parts, turn_id: UUID) -> None:
     log.info("turn.left_alone", extra={"turn_id": str(turn_id), "status": turn.status.value})
     if turn.status.is_ending:
         results.deliver_now(app, parts.runtime.database, turn_id)
+        parts.live.ended(turn_id)
         wakes.clear_interrupts(parts.keys, [turn_id])
 
 
@@ -62,6 +63,7 @@ def services(parts: Parts) -> Generator[Drain]:
         Service("lease keeper", keeper.run_once, keeper.interval_s).start(),
         Service("interrupt watcher", watcher.run_once, INTERVAL_S).start(),
         Service("rate guard", functools.partial(parts.guard.watch, parts.registry), GUARD_EVERY_S).start(),
+        parts.live.service().start(),
     ]
     try:
         yield drain

@@ -26,6 +26,7 @@ from workers import config, results, servers, wakes
 from workers import settings as environment
 from workers.celery_app import app as celery_app
 from workers.config import DEFAULT_AGENT, Config
+from workers.live.reader import LiveReader
 from workers.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -122,6 +123,10 @@ class Client:
         results.forget(self._app, turn_id)
         wakes.ring_after_commit(self._app, self.database, Wake(resumed.turn_id, resumed.queue))
         return resumed
+
+    def live(self, turn_id: UUID) -> LiveReader:
+        """What a turn says while it goes on. Raises ServersMissing."""
+        return LiveReader(servers.look_up(self.settings).redis_url, turn_id)
 
     def close(self) -> None:
         self.database.close()

@@ -109,6 +109,7 @@ def _after(task: Task[..., Any], turn: Turn) -> None:
     if turn.status.is_ending:
         log.info("turn.ended", extra={**fields, "exit_reason": turn.exit_reason})
         results.deliver_now(app, parts.runtime.database, turn.id)
+        parts.live.ended(turn.id)
         wakes.clear_interrupts(parts.keys, [turn.id])
         raise Ignore
     if turn.status is TurnStatus.QUEUED:

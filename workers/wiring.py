@@ -23,6 +23,7 @@ from persistence.database import Database
 from persistence.records.turn import Turn
 from workers import config, identity, servers, wakes
 from workers.config import Config
+from workers.live.writer import LiveWriter
 from workers.rate_guard.guard import RedisRateGuard
 from workers.settings import WORKSPACE_ID_FILE, Settings, libpq_url
 
@@ -97,6 +98,7 @@ class Parts:
     renewals: Database
     keys: redis.Redis
     guard: RedisRateGuard
+    live: LiveWriter
     libpq_url: str
 
     @property
@@ -118,6 +120,8 @@ def assemble(settings: Settings, *, on_claimed: Callable[[UUID], None]) -> Parts
     toolbox = RegistryToolbox()
     prices = PriceBook(configured.providers, configured.prices)
     guard = RedisRateGuard(found.redis_url, configured.providers)
+    keys = wakes.connect(found.redis_url)
+    live = LiveWriter(keys)
     runtime = Runtime(
         database=Database(found.database_url, connections=_TURN_CONNECTIONS, name="perdure worker"),
         models=Models(configured),
@@ -130,6 +134,7 @@ def assemble(settings: Settings, *, on_claimed: Callable[[UUID], None]) -> Parts
         on_claimed=on_claimed,
         prices=prices,
         guard=guard,
+        live=live,
     )
     return Parts(
         settings=settings,
@@ -138,7 +143,8 @@ def assemble(settings: Settings, *, on_claimed: Callable[[UUID], None]) -> Parts
         toolbox=toolbox,
         prices=prices,
         renewals=Database(found.database_url, connections=1, name="perdure renewals", is_patient_about_disk=False),
-        keys=wakes.connect(found.redis_url),
         guard=guard,
+        keys=keys,
+        live=live,
         libpq_url=libpq_url(found.database_url),
     )

@@ -166,6 +166,7 @@ def _start_services(parts: Parts, signs: WorkerSigns) -> list[Service]:
         Service("lease keeper", keeper.run_once, keeper.interval_s).start(),
         Service("interrupt watcher", watcher.run_once, WATCH_EVERY_S).start(),
         Service("rate guard", functools.partial(parts.guard.watch, parts.registry), GUARD_EVERY_S).start(),
+        parts.live.service().start(),
         Service("maintenance", leader.run_once, LEAD_EVERY_S, at_end=leader.close).start(),
     ]
 

@@ -18,6 +18,7 @@ from persistence.database import Database
 from persistence.events import StoredEvent
 from workers.cli.progress import Iteration, Progress
 from workers.cli.screen import Screen
+from workers.cli.speech import Told
 from workers.servers import ServersMissing
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -112,9 +113,15 @@ class Killing:
     ) -> None:
         self._shown.__exit__(kind, error, where)
 
-    def show(self, event: StoredEvent) -> None:
-        self._shown.show(event)
-        final = self._progress.take(event)
+    @property
+    def wants_words(self) -> bool:
+        return self._shown.wants_words
+
+    def show(self, told: Told) -> None:
+        self._shown.show(told)
+        if not isinstance(told, StoredEvent):
+            return
+        final = self._progress.take(told)
         if self._is_due and any(isinstance(each, Iteration) and each.n == _KILL_AFTER_ITERATION for each in final):
             self._is_due = False
             self.say(f"SIGKILL to the worker, process {self._worker.pid}")

@@ -47,6 +47,11 @@ Settings = Annotated[
 ]
 Priority = Annotated[int, typer.Option("--priority", min=-1000, max=1000, help="Higher ones are woken first.")]
 ToQueue = Annotated[Queue, typer.Option("--queue", help="Which workers take it.")]
+Live = Annotated[
+    bool | None,
+    typer.Option("--live/--no-live", help="Show the model's words as they come; default: on a terminal."),
+]
+ShowThinking = Annotated[bool, typer.Option("--show-thinking", help="Show its reasoning too, or a summary of it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, in the shape that the README documents.")]
 
 

@@ -12,7 +12,10 @@ from workers import servers
 from workers import settings as environment
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from workers.client import Client
+    from workers.live.reader import LiveReader
 
 
 @contextmanager
@@ -35,6 +38,13 @@ def client() -> Generator[Client]:
     with Client.open() as opened:
         check(opened.database)
         yield opened
+
+
+def live(turn_id: UUID) -> LiveReader:
+    """What a turn says while it goes on. Raises ServersMissing."""
+    from workers.live.reader import LiveReader  # brings Redis along
+
+    return LiveReader(servers.look_up(environment.load()).redis_url, turn_id)
 
 
 def check(opened: Database) -> None:

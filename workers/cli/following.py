@@ -12,7 +12,7 @@ from persistence.errors import DatabaseUnavailable
 from persistence.events import StoredEvent
 
 PAUSE_S = 0.12
-_AT_A_TIME = 1000
+AT_A_TIME = 1000
 
 
 def follow(database: Database, turn_id: UUID, *, say: Callable[[str], None]) -> Iterator[Sequence[StoredEvent]]:
@@ -23,7 +23,7 @@ def follow(database: Database, turn_id: UUID, *, say: Callable[[str], None]) -> 
     cursor, has_ended, is_away = 0, False, False
     while True:
         try:
-            found = events.read(database, turn_id, after=cursor, limit=_AT_A_TIME)
+            found = events.read(database, turn_id, after=cursor, limit=AT_A_TIME)
         except DatabaseUnavailable as error:
             if not is_away:
                 say(f"{error}. The turn is safe; its events go on here when Postgres is back")
@@ -36,7 +36,7 @@ def follow(database: Database, turn_id: UUID, *, say: Callable[[str], None]) -> 
             cursor = event.seq
             has_ended = has_ended_after(event, has_ended)
         yield found
-        if len(found) == _AT_A_TIME:
+        if len(found) == AT_A_TIME:
             continue
         if has_ended and not is_away:
             return
@@ -51,6 +51,6 @@ def has_ended_after(event: StoredEvent, has_ended: bool) -> bool:
 def stored(database: Database, turn_id: UUID) -> Iterator[Sequence[StoredEvent]]:
     """What has happened so far."""
     cursor = 0
-    while found := events.read(database, turn_id, after=cursor, limit=_AT_A_TIME):
+    while found := events.read(database, turn_id, after=cursor, limit=AT_A_TIME):
         yield found
         cursor = found[-1].seq

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from contextlib import closing
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from persistence.records.status import TurnStatus
 from workers.cli import arguments, exits, notices
-from workers.cli.arguments import AsJson, Turn
+from workers.cli.arguments import AsJson, Live, ShowThinking, Turn
+
+if TYPE_CHECKING:
+    from uuid import UUID
 
 
 def show(turn: Turn, *, as_json: AsJson = False) -> int:
@@ -48,10 +54,16 @@ def events(
     turn: Turn,
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the turn has ended.")] = False,
+    live: Live = None,
+    show_thinking: ShowThinking = False,
     as_json: AsJson = False,
 ) -> int:
-    """Show what has happened in a turn, and happens."""
+    """Show what has happened in a turn, and happens. With --follow, also what the model says, as it says it."""
     wanted = arguments.turn_id(turn)
+    if (live or show_thinking) and not follow:
+        raise arguments.WrongUsage("live text is of a turn that goes on: add --follow")
+    if live or show_thinking or (live is None and follow and not as_json and sys.stdout.isatty()):
+        return _follow_live(wanted, show_thinking=show_thinking, as_json=as_json)
     from persistence import views
     from workers.cli import connecting, following, render, shapes
 
@@ -61,6 +73,27 @@ def events(
         for batch in found:
             for event in batch:
                 print(shapes.line(shapes.event(event)) if as_json else render.line(event), flush=follow)
+    return exits.DONE
+
+
+def _follow_live(turn_id: UUID, *, show_thinking: bool, as_json: bool) -> int:
+    """Events and live text, until the turn has ended."""
+    from persistence import views
+    from persistence.events import StoredEvent
+    from workers.cli import connecting, following, render, shapes, speech
+
+    printer = speech.Printer(sys.stdout, render.line, shows_thinking=show_thinking)
+    with connecting.database() as database, closing(connecting.live(turn_id)) as words:
+        views.turn(database, turn_id)
+        batches = following.follow(database, turn_id, say=notices.say)
+        for told in chain.from_iterable(speech.together(batches, words.read, at_a_time=following.AT_A_TIME)):
+            if not as_json:
+                printer.show(told)
+            elif isinstance(told, StoredEvent):
+                print(shapes.line(shapes.event(told)), flush=True)
+            elif told.kind != "thinking" or show_thinking:
+                print(shapes.line(shapes.live(told)), flush=True)
+        printer.end()
     return exits.DONE
 
 

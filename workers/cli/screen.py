@@ -14,8 +14,10 @@ from persistence.events import StoredEvent
 from workers.cli import render
 from workers.cli.notices import one_line
 from workers.cli.progress import Iteration, Progress
+from workers.cli.speech import Printer, Speech, Told
 
 if TYPE_CHECKING:
+    from rich.console import Group
     from rich.text import Text
 
 
@@ -28,26 +30,37 @@ class Screen(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None: ...
 
-    def show(self, event: StoredEvent) -> None: ...
+    @property
+    def wants_words(self) -> bool:
+        """Whether it shows live text: `show` is then given that too."""
+        ...
+
+    def show(self, told: Told) -> None: ...
 
     def say(self, sentence: str) -> None:
         """Something about the watching, not of the turn."""
         ...
 
 
-def choose() -> Screen:
-    """The live view where stderr is a terminal that can move its cursor, else plain lines."""
+def choose(*, live: bool | None = None, show_thinking: bool = False) -> Screen:
+    """The live view where stderr is a terminal that can move its cursor, else plain lines.
+
+    The model's words are shown as they come if `live` says so, or if it says nothing and there is a terminal.
+    """
     stream = sys.stderr
+    wants_words = stream.isatty() or show_thinking if live is None else live
     if stream.isatty() and os.environ.get("TERM") != "dumb":
-        return LiveScreen(stream)
-    return PlainScreen(stream)
+        return LiveScreen(stream, wants_words=wants_words, shows_thinking=show_thinking)
+    return PlainScreen(stream, wants_words=wants_words, shows_thinking=show_thinking)
 
 
 class PlainScreen:
-    """One line an event."""
+    """One line an event, live text between them."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, wants_words: bool = False, shows_thinking: bool = False) -> None:
+        self.wants_words = wants_words
         self._stream = stream
+        self._printer = Printer(stream, render.line, shows_thinking=shows_thinking)
 
     def __enter__(self) -> Self:
         return self
@@ -55,27 +68,37 @@ class PlainScreen:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        self._stream.flush()
+        self._printer.end()
 
-    def show(self, event: StoredEvent) -> None:
-        print(render.line(event), file=self._stream, flush=True)
+    def show(self, told: Told) -> None:
+        self._printer.show(told)
 
     def say(self, sentence: str) -> None:
+        self._printer.end()
         print(f"perdure: {one_line(sentence)}", file=self._stream, flush=True)
 
 
 class LiveScreen:
     """Finished iterations stay as lines; below them one line lives, with what goes on now and for how long."""
 
-    def __init__(self, stream: TextIO, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        wants_words: bool = False,
+        shows_thinking: bool = False,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         from rich.console import Console
         from rich.live import Live
 
+        self.wants_words = wants_words
         self._monotonic = monotonic
         self._progress = Progress()
+        self._speech = Speech(shows_thinking)
         self._since = monotonic()
-        console = Console(file=stream, highlight=False)
-        self._live = Live(get_renderable=self._now, console=console, refresh_per_second=10, transient=True)
+        self._console = Console(file=stream, highlight=False)
+        self._live = Live(get_renderable=self._shown, console=self._console, refresh_per_second=10, transient=True)
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -86,26 +109,63 @@ class LiveScreen:
     ) -> None:
         self._live.stop()
 
-    def show(self, event: StoredEvent) -> None:
+    def show(self, told: Told) -> None:
+        if not isinstance(told, StoredEvent):
+            self._speech.take(told)
+            return  # the next refresh shows it
         before = self._progress.doing
-        final = self._progress.take(event)
+        final = self._progress.take(told)
+        self._speech.hear(told)
         if self._progress.doing != before:
             self._since = self._monotonic()
         for each in final:
+            if isinstance(each, Iteration):
+                self._keep_words(each)
             self._live.console.print(_iteration(each) if isinstance(each, Iteration) else _dim(each))
         self._live.refresh()
+
+    def _keep_words(self, iteration: Iteration) -> None:
+        """What the model said beside its calls stays above their line. The answer itself goes to stdout at the end."""
+        if self._speech.iteration != iteration.n:
+            return
+        said = _words(self._speech) if iteration.tools else ()
+        self._speech.forget()
+        self._live.refresh()  # whatever is printed now draws the lines below it once more, as they last were
+        for block in said:
+            self._live.console.print(block)
 
     def say(self, sentence: str) -> None:
         from rich.text import Text
 
         self._live.console.print(Text(f"perdure: {one_line(sentence)}", style="yellow"))
 
+    def _shown(self) -> Group:
+        """The newest lines of what is being said, and what goes on now."""
+        from rich.console import Group
+        from rich.text import Text
+
+        width = self._console.width
+        room = max(self._console.height // 2, 3)
+        lines = [line for block in _words(self._speech) for line in block.wrap(self._console, width)][-room:]
+        heading = [Text(f"── {self._speech.heading}", style="dim")] if lines else []
+        return Group(*heading, *lines, self._now())
+
     def _now(self) -> Text:
         from rich.text import Text
 
         elapsed = self._monotonic() - self._since
         frame = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"[int(elapsed * 10) % 10]
-        return Text.assemble((f"{frame} ", "cyan"), self._progress.doing, (f"  {elapsed:.0f} s", "dim"))
+        doing = f"{self._progress.doing}: {self._speech.note}" if self._speech.note else self._progress.doing
+        return Text.assemble((f"{frame} ", "cyan"), doing, (f"  {elapsed:.0f} s", "dim"))
+
+
+def _words(speech: Speech) -> list[Text]:
+    """Reasoning, if it is to be seen, and text, of the newest attempt."""
+    from rich.text import Text
+
+    thinking, text = speech.thinking.strip("\n"), speech.text.strip("\n")
+    shown = [Text(thinking, style="dim italic")] if thinking else []
+    return [*shown, Text(text)] if text else shown
 
 
 def _iteration(iteration: Iteration) -> Text:

@@ -16,7 +16,10 @@ history         {"seq", "turn_id", "iteration", "role", "origin", "content": [bl
                 {"type": "image", …}, {"type": "native", "native"}; an open call has "status": "open"
                 the context of a request is a message of its own, with no blocks and "context": [{"source", "chars"}];
                 what was sent in place of "content", where that differs, is "sent": [blocks] with --sent
-events          {"seq", "at", "type", …}, a line an event
+events          {"seq", "at", "type", …}, a line an event; with --live between them, never kept: {"type": "live.text" |
+                "live.thinking" | "live.end", "iteration", "attempt": [a, b], "n", "model", "at", "text"}, where a higher
+                "attempt" takes the place of all that was said in its iteration before; {"type": "live.progress", "tool",
+                "text"}; {"type": "live.state", "text"}
 up              {"database_url", "redis_url"}
 
 Instants are ISO 8601 in UTC; "arguments" is the model's own JSON text; "error" is there for failed turns only, and its
@@ -41,6 +44,7 @@ from persistence.views import MessageView, TurnView
 from workers.settings import libpq_url
 
 if TYPE_CHECKING:
+    from workers.live.reader import Entry
     from workers.stack import Servers
 
 Json: TypeAlias = dict[str, Any]
@@ -105,6 +109,13 @@ def message(view: MessageView, *, sent: bool = False) -> Json:
 
 def event(stored: StoredEvent) -> Json:
     return {"seq": stored.seq, "at": _instant(stored.at), "type": stored.type, **stored.payload}
+
+
+def live(entry: Entry) -> Json:
+    """Live text, for those who ask for it: it has no number, is not kept, and may have gaps."""
+    words: Json = {"iteration": entry.iteration, "attempt": list(entry.attempt), "n": entry.n, "model": entry.model}
+    own = {"tool": entry.tool} if entry.kind == "progress" else words | {"at": entry.at} if entry.iteration else {}
+    return {"type": f"live.{entry.kind}", **own, "text": entry.text}
 
 
 def addresses(found: Servers) -> Json:

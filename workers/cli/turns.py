@@ -8,7 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from workers.cli import arguments, exits, notices
-from workers.cli.arguments import Agent, AsJson, Images, Key, Priority, Prompt, Queue, Session, Settings, ToQueue, Turn
+from workers.cli.arguments import (
+    Agent,
+    AsJson,
+    Images,
+    Key,
+    Live,
+    Priority,
+    Prompt,
+    Queue,
+    Session,
+    Settings,
+    ShowThinking,
+    ToQueue,
+    Turn,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +43,8 @@ def run(
     set_: Settings = None,
     priority: Priority = 0,
     queue: ToQueue = Queue.INTERACTIVE,
+    live: Live = None,
+    show_thinking: ShowThinking = False,
     as_json: AsJson = False,
 ) -> int:
     """Start a turn, watch it, print its answer.
@@ -39,7 +55,8 @@ def run(
     from workers.cli import connecting, screen
 
     with connecting.client() as client:
-        return watch_to_end(client, lambda: asked.submit(client), screen.choose(), as_json=as_json)
+        chosen = screen.choose(live=live, show_thinking=show_thinking)
+        return watch_to_end(client, lambda: asked.submit(client), chosen, as_json=as_json)
 
 
 def submit(

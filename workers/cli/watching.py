@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from contextlib import ExitStack, closing
 from types import FrameType, TracebackType
 from typing import Self
 from uuid import UUID
@@ -13,8 +14,9 @@ from persistence.database import patiently
 from persistence.errors import DatabaseUnavailable
 from persistence.submission import Submitted
 from persistence.views import TurnView
-from workers.cli.following import follow
+from workers.cli.following import AT_A_TIME, follow
 from workers.cli.screen import Screen
+from workers.cli.speech import together
 from workers.client import Client
 
 # How long nothing may happen before it is looked whether any worker lives.
@@ -53,11 +55,13 @@ def watch(client: Client, submitted: Submitted, screen: Screen, ctrl_c: CtrlC) -
     An outage of Postgres is waited out.
     """
     turn_id = submitted.turn_id
-    with screen:
+    with ExitStack() as stack, screen:
         nobody_there, stop = _NobodyThere(client, submitted, screen), _Stop(client, turn_id, screen, ctrl_c)
-        for batch in follow(client.database, turn_id, say=screen.say):
-            for event in batch:
-                screen.show(event)
+        words = stack.enter_context(closing(client.live(turn_id))).read if screen.wants_words else tuple
+        batches = follow(client.database, turn_id, say=screen.say)
+        for batch in together(batches, words, at_a_time=AT_A_TIME):
+            for told in batch:
+                screen.show(told)
             nobody_there.look(is_quiet=not batch)
             stop.look()
         return patiently(lambda: views.turn(client.database, turn_id), give_up=lambda: False)
