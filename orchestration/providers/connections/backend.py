@@ -10,6 +10,7 @@ from __future__ import annotations
 import select
 import socket
 import ssl
+import struct
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -30,6 +31,8 @@ _KEEP_ALIVE: list[tuple[int, int, int]] = [(socket.SOL_SOCKET, socket.SO_KEEPALI
     for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 60), ("TCP_KEEPCNT", 5))
     if hasattr(socket, name)
 ]
+# A peer whose answer nobody wants any more is told so by a reset: of a mere end it may learn only when it has sent all.
+_AT_ONCE = struct.pack("ii", 1, 0)
 
 
 def watch_connections(client: httpx2.Client) -> httpx2.Client:
@@ -163,6 +166,9 @@ class WatchedStream(httpcore2.NetworkStream):
 
     def close(self) -> None:
         with self._lock:
+            if self._owner is not None and self._owner.is_cut_short:
+                with suppress(OSError):
+                    self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
             self._owner = None
             self._sock.close()
 

@@ -76,6 +76,11 @@ class CallWatch:
         _here.watch = None
 
     @property
+    def is_cut_short(self) -> bool:
+        """Whether the call ends before its answer does: it was stopped, or a limit has passed."""
+        return self.is_stopped or self.passed is not None
+
+    @property
     def sentence(self) -> str:
         """What the limit that passed means, for a person."""
         seconds = {
