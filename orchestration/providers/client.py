@@ -13,9 +13,10 @@ import httpx2
 from orchestration.errors import CallInterrupted, ConfigError, ErrorClass, ModelError
 from orchestration.ports import ModelRequest, OnText, Reply, StopSignal, TimeLimits
 from orchestration.providers.connections.backend import watch_connections
+from orchestration.providers.connections.bounds import MAX_REDIRECTS, bound
 from orchestration.providers.connections.shards import ShardedClient
 from orchestration.providers.connections.watch import CallWatch
-from orchestration.providers.failures import Malformed, Reported, Translator, request_id
+from orchestration.providers.failures import Malformed, Reported, Translator
 from orchestration.providers.keyring import Keyring
 from orchestration.providers.quota_headers import quota_of
 from orchestration.providers.wire.decoding import Decoder
@@ -117,7 +118,13 @@ class ProviderClient:
             decoder.document(object_of(response.read(), "the answer"))
         else:
             raise Malformed(f"the answer is {kind or 'of no stated type'}: neither an event stream nor JSON")
-        return whole(decoder, response)
+        return self._whole(response, decoder)
+
+    def _whole(self, response: httpx2.Response, decoder: Decoder) -> Reply:
+        """The answer that was read, with what its headers say."""
+        headers = response.headers
+        reply, quota = decoder.reply(self._translator.request_id(headers)), quota_of(headers)
+        return reply if quota is None else replace(reply, quota=quota)
 
     def _read_events(self, response: httpx2.Response, decoder: Decoder, watch: CallWatch) -> None:
         response.encoding = "utf-8"  # as the standard has it, whatever a server calls its stream
@@ -141,12 +148,6 @@ class ProviderClient:
             log.debug("model.body_not_ended", extra={"provider": self._name, "cause": type(error).__name__})
 
 
-def whole(decoder: Decoder, response: httpx2.Response) -> Reply:
-    """The answer that was read, with what its headers say."""
-    reply, quota = decoder.reply(request_id(response.headers)), quota_of(response.headers)
-    return reply if quota is None else replace(reply, quota=quota)
-
-
 def bearer(key: str | None) -> dict[str, Any]:
     """The options of an SDK's request that is made with this key: a client's copy for each key would cost more."""
     return {} if key is None else {"headers": {"Authorization": f"Bearer {key}"}}
@@ -162,4 +163,6 @@ def http_client() -> httpx2.Client:
     limits = httpx2.Limits(
         max_connections=None, max_keepalive_connections=IDLE_CONNECTIONS, keepalive_expiry=IDLE_CONNECTION_S
     )
-    return watch_connections(ShardedClient(limits=limits, follow_redirects=True))
+    http = ShardedClient(limits=limits, follow_redirects=True, max_redirects=MAX_REDIRECTS)
+    http.event_hooks = {"response": [bound]}
+    return watch_connections(http)

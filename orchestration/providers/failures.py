@@ -16,6 +16,7 @@ from typing import Any
 import httpx2
 
 from orchestration.errors import CallInterrupted, ErrorClass, ModelError
+from orchestration.providers.connections.bounds import NotFollowed
 from orchestration.providers.connections.watch import CallWatch, Limit
 from orchestration.providers.error_classes import classify, error_object, words
 from orchestration.providers.output_limits import output_limit
@@ -26,7 +27,7 @@ from persistence.records.usage import Usage
 
 MESSAGE_CHARS = 500
 MASK = "[key]"
-# No connection stood yet, or none ever could.
+# No connection stood yet, none ever could, or it led to another server than the provider's.
 _NOT_SENT = (
     httpx2.ConnectError,
     httpx2.ConnectTimeout,
@@ -34,6 +35,8 @@ _NOT_SENT = (
     httpx2.ProxyError,
     httpx2.UnsupportedProtocol,
     httpx2.InvalidURL,
+    NotFollowed,
+    httpx2.TooManyRedirects,
 )
 
 _TIMEOUTS = {
@@ -89,12 +92,17 @@ class Translator:
             self._sentence(text),
             retry_after_s=_wait_s(found, answer.headers, quota) if answer is not None and response is None else None,
             status=status,
-            request_id=request_id(answer.headers) if answer is not None else None,
+            request_id=self.request_id(answer.headers) if answer is not None else None,
             usage=usage,
             was_sent=watch.passed is not Limit.CONNECT and not any(isinstance(e, _NOT_SENT) for e in _chain(error)),
             quota=quota,
             output_limit=said_of_output,
         )
+
+    def request_id(self, headers: Mapping[str, str]) -> str | None:
+        """The provider's name for this request, which is stored: Anthropic's header, then OpenAI's."""
+        found = headers.get("request-id") or headers.get("x-request-id")
+        return clean(self._mask(found))[:200] if found else None
 
     def _sentence(self, text: str) -> str:
         whole = f"{self._provider}: {' '.join(clean(self._mask(text)).split())}"
@@ -111,12 +119,6 @@ def said(detail: Mapping[str, Any]) -> str:
     """What an error object says to a person."""
     message = detail.get("message")
     return message if isinstance(message, str) else ""
-
-
-def request_id(headers: Mapping[str, str]) -> str | None:
-    """The provider's name for this request: Anthropic's header, then OpenAI's."""
-    found = headers.get("request-id") or headers.get("x-request-id")
-    return clean(found)[:200] if found else None
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
@@ -162,13 +164,13 @@ def _what_happened(
 ) -> tuple[ErrorClass, str, Mapping[str, Any]]:
     """The class of what happened, the words for it, and the error object that the provider sent, if it sent one."""
     nothing: Mapping[str, Any] = {}
-    if watch.passed is not None:
+    refused = _response_of(error)
+    if watch.passed is not None and refused is None:
         return _TIMEOUTS[watch.passed], watch.sentence, nothing
     if isinstance(error, Reported):
         return classify(None, error.detail, str(error)), str(error), error.detail
     if isinstance(error, Malformed):
         return ErrorClass.MALFORMED_STREAM, str(error), nothing
-    refused = _response_of(error)
     if refused is not None:
         detail = error_object(getattr(error, "body", None))
         text = said(detail) or str(error)

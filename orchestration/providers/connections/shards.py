@@ -24,12 +24,18 @@ class ShardedClient(httpx2.Client):
     that makes its transport is replaced.
     """
 
-    def __init__(self, *, limits: httpx2.Limits, follow_redirects: bool) -> None:
+    def __init__(self, *, limits: httpx2.Limits, follow_redirects: bool, max_redirects: int) -> None:
         if not hasattr(httpx2.Client, "_init_transport"):
             raise TypeError("this version of httpx2 makes its transport elsewhere")
         # One set of certificates for all pools: reading it takes 20 ms and half a megabyte.
         context = httpx2.create_ssl_context()
-        super().__init__(verify=context, limits=limits, follow_redirects=follow_redirects, timeout=None)
+        super().__init__(
+            verify=context,
+            limits=limits,
+            follow_redirects=follow_redirects,
+            max_redirects=max_redirects,
+            timeout=None,
+        )
 
     def _init_transport(self, **how: Any) -> httpx2.BaseTransport:  # pyright: ignore[reportIncompatibleMethodOverride]
         return ShardedTransport([super(ShardedClient, self)._init_transport(**how) for _ in range(SHARDS)])

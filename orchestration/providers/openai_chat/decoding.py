@@ -166,7 +166,7 @@ class OpenAIDecoder:
         return is_news
 
     def _call(self, delta: Json) -> None:
-        function: Json = delta.get("function") or delta.get("custom") or {}
+        function = next(_objects([delta.get("function"), delta.get("custom")]), {})
         call = self._place(delta, function)
         if isinstance(call_id := delta.get("id"), str) and call_id:
             call.id = call_id
@@ -185,7 +185,8 @@ class OpenAIDecoder:
 
     def _place(self, delta: Json, function: Json) -> _OpenCall:
         """The call that a delta continues, or a new one."""
-        index, call_id, name = delta.get("index"), delta.get("id") or "", function.get("name") or ""
+        index = delta.get("index")
+        call_id, name = _string(delta, "id"), _string(function, "name")
         if isinstance(index, int):
             known = self._places.get(index)
         elif call_id:
@@ -248,6 +249,12 @@ def _usage(told: Json) -> Usage:
     cached = min(prompt, count(told, "prompt_tokens_details", "cached_tokens"))
     written = min(prompt - cached, count(told, "prompt_tokens_details", "cache_write_tokens"))
     return Usage(prompt - cached - written, output, cached, written, reasoning)
+
+
+def _string(inside: Json, name: str) -> str:
+    """The text in this field, none where something else is in it."""
+    found = inside.get(name)
+    return found if isinstance(found, str) else ""
 
 
 def _objects(value: object) -> Iterator[Json]:

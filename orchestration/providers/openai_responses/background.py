@@ -20,7 +20,7 @@ import httpx2
 
 from orchestration.errors import AnswerLost, CallInterrupted, ConfigError, ErrorClass, ModelError
 from orchestration.ports import BackgroundClient, ModelRequest, OnText, Reply, Started, StopSignal, TimeLimits
-from orchestration.providers.client import Dialect, ProviderClient, content_type, whole
+from orchestration.providers.client import Dialect, ProviderClient, content_type
 from orchestration.providers.connections.watch import CallWatch
 from orchestration.providers.failures import Malformed, Reported
 from orchestration.providers.keyring import Keyring
@@ -134,7 +134,7 @@ class ResponsesClient(ProviderClient, BackgroundClient):
         body = object_of(response.read(), "the answer")
         if body.get("status") not in AT_WORK:
             decoder.document(body)
-            return whole(decoder, response)
+            return self._whole(response, decoder)
         if not isinstance(started := body.get("id"), str) or not started:
             raise Malformed("the response is at work and has no id")
         return Started(started, _asked_pause_s(response))

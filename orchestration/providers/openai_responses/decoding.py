@@ -59,7 +59,7 @@ class ResponsesDecoder:
             self.is_closed = True
             return False
         event = object_of(data, "an event of the stream")
-        kind = event.get("type") or name
+        kind = given if isinstance(given := event.get("type"), str) and given else name
         if kind == "error" or event.get("error"):
             raise Reported(event)
         match event:
