@@ -293,6 +293,34 @@ def test_anthropic_gets_its_thinking_back_as_it_came() -> None:
     ]
 
 
+_OWN = Thinking("hm", Native("main", {"type": "thinking", "signature": "c2ln"}))
+_FOREIGN = Thinking("hm", Native("other", {"type": "reasoning"}))
+_CALL = Call("c1", "add", "{}")
+
+
+@pytest.mark.parametrize(
+    ("history", "asks"),
+    [
+        ((user("x"),), True),
+        ((user("x"), assistant(_OWN, Text("Let me see."), _CALL), results(("c1", "4"))), True),
+        ((user("x"), assistant(Text(" "), _OWN, _CALL), results(("c1", "4"))), True),
+        ((user("x"), assistant(_CALL), results(("c1", "4"))), False),
+        ((user("x"), assistant(Text("Let me see."), _CALL), results(("c1", "4")), user("and y")), False),
+        ((user("x"), assistant(_FOREIGN, _CALL), results(("c1", "4"))), False),
+        ((user("x"), assistant(Text("First."), _OWN, _CALL), results(("c1", "4"))), False),
+        ((user("x"), assistant(_CALL), results(("c1", "4")), assistant(Text("Four.")), user("y")), True),
+    ],
+)
+def test_anthropic_is_asked_for_thinking_only_where_its_newest_answer_has_its_own(
+    history: tuple[Message, ...], asks: bool
+) -> None:
+    """Else the request would be refused: another model gave that answer, or its thinking cannot go back."""
+    for thinking, asked in (({"type": "enabled", "budget_tokens": 1024}, asks), ({"type": "adaptive"}, True)):
+        body = json.loads(AnthropicEncoder("main", {"thinking": thinking})(request(history)))
+
+        assert body.get("thinking") == (thinking if asked else None)
+
+
 def test_a_message_does_not_end_in_thinking() -> None:
     thinking = Thinking("hm", Native("main", {"type": "thinking", "signature": "c2ln"}))
 

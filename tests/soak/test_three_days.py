@@ -22,6 +22,9 @@ from tests.support.workbench import Bench
 
 T = TypeVar("T")
 
+# Asks for thinking in every answer; then the newest answer in a tool loop must come back with its own.
+THINKS = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
+
 # The first binds thinking to its prefix, as the newest Claude models do; each refuses the signatures of the others.
 _HOUSES: tuple[tuple[str, Api, str, bool], ...] = (
     ("claude", Api.ANTHROPIC, "claude-fable-5-1", True),
@@ -51,14 +54,15 @@ def session(pool: Database, tmp_path: Path, request: pytest.FixtureRequest) -> G
                 model, policy, context_limit=WINDOW, max_output=4_000, binds_thinking=api is Api.ANTHROPIC
             )
             houses.append(House(name, server, name_of_model))
-            clients[name] = stack.enter_context(client(api, server.url, name=name, key=server.api_key))
+            more = {"extra_body": THINKS} if api is Api.ANTHROPIC and "thinking" in seed else {}
+            clients[name] = stack.enter_context(client(api, server.url, name=name, key=server.api_key, **more))
         yield Session(bench, houses, clients.__getitem__, seed)
 
 
 @pytest.mark.timeout(170)
-@pytest.mark.parametrize("session", ["first"], indirect=True)
+@pytest.mark.parametrize("session", ["first", "thinking"], indirect=True)
 def test_a_day_of_a_session_is_valid_at_every_request(session: Session) -> None:
-    session.live(300)
+    session.live(200)
 
     _check(session, compressions=12)
 

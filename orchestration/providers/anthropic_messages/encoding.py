@@ -11,8 +11,8 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import islice
-from typing import Any
+from itertools import dropwhile, islice, takewhile
+from typing import Any, cast
 
 from anthropic import transform_schema
 
@@ -105,6 +105,8 @@ class AnthropicEncoder:
             extra = {**extra, "output_config": schema.merged(asked, extra, "output_config")}
         elif wanted is not None:
             words = schema.in_words(words, wanted)
+        if _asks_for_thinking(extra) and self._lacks_thinking(request.messages):
+            extra = {**extra, "thinking": None}
         system = [{"type": "text", "text": words, **mark}] if words.strip() else None
         return body(
             fields,
@@ -113,6 +115,21 @@ class AnthropicEncoder:
             tools=self._tools(request.tools) if request.tools or _has_calls(request.messages) else None,
             messages=b"[" + b",".join(self._messages(request.messages)) + b"]",
         )
+
+    def _lacks_thinking(self, history: Sequence[Message]) -> bool:
+        """Whether the newest answer asked for tools without thinking of this provider's first.
+
+        Another model gave it, or its thinking cannot go back. The API takes such an answer only where no thinking is
+        asked for; it is again once the turn is over.
+        https://platform.claude.com/docs/en/build-with-claude/extended-thinking
+        """
+        before = dropwhile(lambda m: m.role is not Role.ASSISTANT, reversed(history))
+        answer = [*takewhile(lambda m: m.role is Role.ASSISTANT, before)][::-1]
+        if not any(m.calls for m in answer):
+            return False
+        spoken = (b for m in answer for b in sent_content(m) if not isinstance(b, Text) or b.text.strip())
+        first = next(spoken, None)
+        return not isinstance(first, Thinking) or first.native.provider != self._provider
 
     def _messages(self, history: Sequence[Message]) -> Iterable[bytes]:
         done: list[bytes] = []
@@ -189,6 +206,11 @@ def _mark_newest(messages: list[bytes], unmarked: Collection[int]) -> None:
     able = (n for n in range(len(messages) - 1, -1, -1) if n not in unmarked)
     for n in islice(able, _MARKED_MESSAGES):
         messages[n] = messages[n].removesuffix(_END_OF_MESSAGE) + _MARK_BYTES + _END_OF_MESSAGE
+
+
+def _asks_for_thinking(extra: Mapping[str, Any]) -> bool:
+    thinking = extra.get("thinking")
+    return isinstance(thinking, dict) and cast("Json", thinking).get("type") == "enabled"
 
 
 def _alone(piece: _Piece) -> _Piece:
