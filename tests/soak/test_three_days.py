@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -22,8 +22,13 @@ from tests.support.workbench import Bench
 
 T = TypeVar("T")
 
-# Asks for thinking in every answer; then the newest answer in a tool loop must come back with its own.
-THINKS = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
+# Of the second session: Claude is asked for thinking in every answer (then the newest one in a tool loop must come back
+# with its own) and takes no two messages of one role in a row, OpenAI keeps its responses.
+_HARD = "hard"
+_MORE: dict[Api, dict[str, Any]] = {
+    Api.ANTHROPIC: {"extra_body": {"thinking": {"type": "enabled", "budget_tokens": 1024}}},
+    Api.OPENAI_RESPONSES: {"extra_body": {"store": True}},
+}
 
 # The first binds thinking to its prefix, as the newest Claude models do; each refuses the signatures of the others.
 _HOUSES: tuple[tuple[str, Api, str, bool], ...] = (
@@ -50,17 +55,23 @@ def session(pool: Database, tmp_path: Path, request: pytest.FixtureRequest) -> G
         for index, (name, api, model, thinks) in enumerate(_HOUSES):
             server = stack.enter_context(scripted_provider(Options(issuer=name)))
             policy = miner(seed, index, thinks=thinks, houses=len(_HOUSES), sites=20_000)
+            is_claude = api is Api.ANTHROPIC
             name_of_model = server.script(
-                model, policy, context_limit=WINDOW, max_output=4_000, binds_thinking=api is Api.ANTHROPIC
+                model,
+                policy,
+                context_limit=WINDOW,
+                max_output=4_000,
+                binds_thinking=is_claude,
+                strict_alternation=is_claude and seed == _HARD,
             )
             houses.append(House(name, server, name_of_model))
-            more = {"extra_body": THINKS} if api is Api.ANTHROPIC and "thinking" in seed else {}
+            more = _MORE.get(api, {}) if seed == _HARD else {}
             clients[name] = stack.enter_context(client(api, server.url, name=name, key=server.api_key, **more))
         yield Session(bench, houses, clients.__getitem__, seed)
 
 
 @pytest.mark.timeout(170)
-@pytest.mark.parametrize("session", ["first", "thinking"], indirect=True)
+@pytest.mark.parametrize("session", ["first", _HARD], indirect=True)
 def test_a_day_of_a_session_is_valid_at_every_request(session: Session) -> None:
     session.live(200)
 
