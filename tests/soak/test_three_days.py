@@ -80,7 +80,7 @@ def test_a_day_of_a_session_is_valid_at_every_request(session: Session) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("session", ["three days"], indirect=True)
+@pytest.mark.parametrize("session", ["three days", _HARD], indirect=True)
 def test_three_days_of_a_session_are_valid_at_every_request_and_cost_the_same(session: Session) -> None:
     session.live(2_000)
 
