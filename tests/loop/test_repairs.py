@@ -24,7 +24,6 @@ from tests.support.workbench import Bench
 __all__ = ["provider"]
 
 CAP = {Api.OPENAI_CHAT: "max_completion_tokens", Api.OPENAI_RESPONSES: "max_output_tokens", Api.ANTHROPIC: "max_tokens"}
-TOO_LONG = status(400, "max_tokens: 50000 > 8192, which is the maximum allowed number of output tokens for this model")
 
 
 def repairs(bench: Bench, turn_id: Any) -> list[tuple[str, int]]:
@@ -36,7 +35,9 @@ def repairs(bench: Bench, turn_id: Any) -> list[tuple[str, int]]:
 def test_an_answer_that_may_not_be_so_long_is_asked_for_shorter_from_then_on(
     bench: Bench, provider: ScriptedProvider, api: Api
 ) -> None:
-    model = provider.script("short", [attempts(TOO_LONG, calls(("look", {}))), calls(("look", {})), reply("Done.")])
+    steps = [calls(("look", {})), calls(("look", {})), reply("Done.")]
+    model = provider.script("short", steps, max_output=8_192)
+    provider.expect_refusals()
 
     with client(api, provider.url, key=provider.api_key) as made:
         turn_id = bench.submit(model=f"main:{model}", max_output_tokens=50_000)
@@ -46,6 +47,21 @@ def test_an_answer_that_may_not_be_so_long_is_asked_for_shorter_from_then_on(
     assert [r.body[CAP[api]] for r in provider.requests("short")] == [50_000, 8_192, 8_192, 8_192]
     assert repairs(bench, turn_id) == [("output_cap", 8_192)]
     assert [r["error"] for r in bench.everything(turn_id)["model_calls"]].count("output_cap") == 1
+
+
+@pytest.mark.parametrize("api", [Api.OPENAI_CHAT, Api.OPENAI_RESPONSES])
+def test_a_window_that_the_answer_alone_would_fill_is_no_reason_to_compress(
+    bench: Bench, provider: ScriptedProvider, api: Api
+) -> None:
+    model = provider.script("small", [calls(("look", {})), reply("Done.")], context_limit=16_000)
+
+    with client(api, provider.url, key=provider.api_key) as made:
+        turn_id = bench.submit(model=f"main:{model}", max_output_tokens=16_000)
+        turn = bench.run(turn_id, bench.runtime(models=lambda _: made))
+
+    assert turn.exit_reason is ExitReason.FINAL_ANSWER
+    assert [r.body[CAP[api]] for r in provider.requests("small")] == [16_000, 8_000, 8_000]
+    assert "compression.done" not in bench.events(turn_id)
 
 
 @pytest.mark.parametrize("api", APIS)
