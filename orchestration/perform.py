@@ -216,7 +216,7 @@ def _ask(question: _Question, carried: Carried, runtime: Runtime) -> Outcome:
 
 def _try(question: _Question, carried: Carried, runtime: Runtime) -> Outcome:
     limits, attempt, turn = question.request.limits, question.attempt, question.attempt.turn
-    carried.begin_step(_KEY_S + limits.connect_s + limits.call_s + _SLACK_S)
+    carried.begin_step(_KEY_S + _SLACK_S)
     tokens = partial(_expected_tokens, question)
     try:
         let_in = guarded.ask(
@@ -234,6 +234,7 @@ def _try(question: _Question, carried: Carried, runtime: Runtime) -> Outcome:
         return answers.unfit_worker(turn, runtime.worker, str(error))
     except CallInterrupted:
         return Outcome(turn.counters)
+    carried.begin_step(limits.connect_s + limits.call_s + _SLACK_S)
     started = time.monotonic()
     request = replace(question.request, key=let_in.key)
     try:

@@ -19,6 +19,11 @@ from tests.guard.bench import Fleet, Worker, until
 PACED = HeldBy.OWN_LIMITS
 
 
+def assert_about(wait_s: float, expected_s: float, began: float) -> None:
+    """That a wait is what it should be, given that the limits fill up while the test runs."""
+    assert expected_s - (time.monotonic() - began) - 0.05 <= wait_s <= expected_s + 0.05
+
+
 def let_in(workers: list[Worker], calls: int, **changes: object) -> list[Permit | Held]:
     return [workers[n % len(workers)].asks(workers[n % len(workers)].call(**changes)) for n in range(calls)]
 
@@ -26,12 +31,14 @@ def let_in(workers: list[Worker], calls: int, **changes: object) -> list[Permit 
 def test_calls_up_to_a_tenth_of_the_minute_are_let_in_at_once_and_the_others_have_their_places(fleet: Fleet) -> None:
     workers = fleet.workers(3, requests_per_minute=60)
 
+    began = time.monotonic()
     found = let_in(workers, 12)
 
     assert [type(f) for f in found[:6]] == [Permit] * 6
     waits = [f.wait_s for f in found[6:] if isinstance(f, Held)]
     assert [f.by for f in found[6:] if isinstance(f, Held)] == [PACED] * 6
-    assert waits == pytest.approx([1, 2, 3, 4, 5, 6], abs=0.3)
+    for n, wait_s in enumerate(waits, 1):
+        assert_about(wait_s, n, began)
 
 
 def test_threads_of_several_workers_never_exceed_the_rate_together(fleet: Fleet) -> None:
@@ -61,8 +68,8 @@ def test_threads_of_several_workers_never_exceed_the_rate_together(fleet: Fleet)
 
 
 def test_a_turn_that_waited_for_its_place_is_let_in_without_being_counted_again(fleet: Fleet) -> None:
-    one, other = fleet.workers(2, requests_per_minute=600)
-    let_in([one, other], 60)
+    one, other = fleet.workers(2, requests_per_minute=60)
+    let_in([one, other], 6)
     call = one.call()
     first, second = one.is_held(call, by=PACED), one.is_held(call, by=PACED)
     assert second.wait_s <= first.wait_s
@@ -71,25 +78,27 @@ def test_a_turn_that_waited_for_its_place_is_let_in_without_being_counted_again(
 
 
 def test_tokens_are_taken_by_the_size_of_a_request_and_given_back_by_its_usage(fleet: Fleet) -> None:
+    began = time.monotonic()
     one, other = fleet.workers(2, tokens_per_minute=60_000)
     call = one.call(tokens=lambda: 5_000)
     permit = one.is_let_in(call)
     assert permit.reserved_tokens == 5_000
-    assert other.is_held(other.call(tokens=lambda: 5_000), by=PACED).wait_s == pytest.approx(4.0, abs=0.3)
+    assert_about(other.is_held(other.call(tokens=lambda: 5_000), by=PACED).wait_s, 4.0, began)
 
     one.answers(call, permit, usage=Usage(input_tokens=800, output_tokens=200))
 
     # 6000 at most, 1000 used, 5000 reserved by the one that waits.
-    assert other.is_held(other.call(tokens=lambda: 1_000), by=PACED).wait_s == pytest.approx(1.0, abs=0.3)
+    assert_about(other.is_held(other.call(tokens=lambda: 1_000), by=PACED).wait_s, 1.0, began)
 
 
 def test_what_was_used_beyond_the_estimate_is_taken_later(fleet: Fleet) -> None:
+    began = time.monotonic()
     one, other = fleet.workers(2, tokens_per_minute=60_000)
     call = one.call(tokens=lambda: 1_000)
     permit = one.is_let_in(call)
     one.answers(call, permit, usage=Usage(input_tokens=15_000))
 
-    assert other.is_held(other.call(tokens=lambda: 1_000), by=PACED).wait_s == pytest.approx(10.0, abs=0.3)
+    assert_about(other.is_held(other.call(tokens=lambda: 1_000), by=PACED).wait_s, 10.0, began)
 
 
 def test_what_was_read_from_the_cache_does_not_count_at_anthropic(fleet: Fleet) -> None:
@@ -117,11 +126,12 @@ def test_a_call_that_was_refused_or_never_sent_gives_its_tokens_back(
 
 
 def test_a_request_that_is_larger_than_what_is_ever_there_waits_for_as_much_as_there_can_be(fleet: Fleet) -> None:
+    began = time.monotonic()
     (worker,) = fleet.workers(1, tokens_per_minute=60_000)
 
     worker.is_let_in(worker.call(tokens=lambda: 30_000))
 
-    assert worker.is_held(worker.call(tokens=lambda: 30_000), by=PACED).wait_s == pytest.approx(30.0, abs=0.3)
+    assert_about(worker.is_held(worker.call(tokens=lambda: 30_000), by=PACED).wait_s, 30.0, began)
 
 
 def test_a_line_longer_than_an_hour_gives_no_more_places(fleet: Fleet) -> None:

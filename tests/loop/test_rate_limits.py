@@ -322,3 +322,42 @@ def test_an_interrupt_ends_a_turn_that_is_held(yard: Yard, bench: Bench, provide
 
     assert other().exit_reason is ExitReason.INTERRUPTED_BY_USER
     assert held().exit_reason is ExitReason.INTERRUPTED_BY_USER
+
+
+def test_a_turn_whose_owner_dies_while_it_is_held_goes_on_with_its_holds_and_attempts_counted(
+    yard: Yard, bench: Bench, provider: ScriptedProvider
+) -> None:
+    """AC-20, with a kill in the middle of the wait."""
+    name, first = yard.provider(), yard.worker()
+    model = provider.script("main", [reply("Done.")], faults=[status(429, retry_after=2)], repeat_last=True)
+    bench.start(bench.submit(model=f"{name}:{model}"), first)
+    provider.wait_for_requests("main", 1)
+    turn_id = bench.submit(model=f"{name}:{model}")
+    bench.start(turn_id, yard.worker())
+    until(lambda: bool(yard.events(turn_id, "model.held")))
+    bench.kill_owner(turn_id)
+
+    turn = bench.run(turn_id, yard.worker())
+
+    assert turn.exit_reason is ExitReason.FINAL_ANSWER
+    assert turn.counters.crash_streak == 0
+    assert [r.answer for r in provider.requests("main")].count(429) == 1
+    assert bench.row(turn_id)["crash_count"] == 1
+
+
+def test_a_call_that_is_held_for_ever_ends_its_turn_as_rate_limited(
+    yard: Yard, bench: Bench, provider: ScriptedProvider
+) -> None:
+    name, worker = yard.provider(), yard.worker()
+    model = provider.script("main", [status(429, retry_after=3000)], repeat_last=True)
+    bench.run(bench.submit(model=f"{name}:{model}"), worker)
+    turn_id = bench.submit(model=f"{name}:{model}")
+    held = 0
+    while bench.run(turn_id, worker).status is TurnStatus.WAITING:
+        held += 1
+        bench.end_wait(turn_id)
+
+    view = bench.view(turn_id)
+    assert (view.exit_reason, held) == (ExitReason.RATE_LIMITED, 100)
+    assert "held back 100 times running" in (view.message or "")
+    assert len(provider.requests("main")) == 1

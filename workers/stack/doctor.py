@@ -19,6 +19,7 @@ from persistence.database import Database
 from persistence.errors import StoreError
 from workers import config
 from workers import settings as environment
+from workers.rate_guard.report import report
 from workers.settings import WORKSPACE_ID_FILE, Settings
 from workers.stack import accounts, binaries, servers
 from workers.stack.errors import StackError
@@ -54,6 +55,7 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Finding]:
     findings.append(replace(_postgres(database_url), is_server=True))
     findings.append(replace(_redis(redis_url), is_server=True))
     findings.extend(_configuration(settings, environ))
+    findings.extend(Finding(True, held) for held in (report(redis_url) if redis_url else []))
     findings.append(_workspace(settings.workspace))
     return findings
 
