@@ -11,6 +11,7 @@ from uuid import UUID
 import redis
 from celery import Celery
 
+from orchestration.contexts import sources
 from orchestration.history import RESUMED_NOTICE
 from orchestration.images import content_of
 from orchestration.interrupting import interrupt
@@ -86,6 +87,7 @@ class Client:
         if resolved.max_cost_usd is not None:
             config.check_prices(self.config, resolved)
         registry.resolve(resolved.tools)
+        sources.resolve(resolved.context)
         asked = Request(content, resolved, session_id, idempotency_key, priority, queue)
         submitted = submission.submit(self.database, asked)
         if submitted.interrupts is not None:

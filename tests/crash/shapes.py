@@ -116,6 +116,11 @@ SHAPES = (
         ),
     ),
     Shape(
+        "a request with context",
+        plain(asks(("send", "{}")), says("Done.")),
+        settings={"context": ("date", "tests.support.contexts:memory")},
+    ),
+    Shape(
         "failed attempts with pauses",
         plain(asks(("send", "{}")), says("Done.")),
         settings={"attempts": 8},  # lost ones count too

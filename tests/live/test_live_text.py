@@ -153,6 +153,22 @@ def test_while_redis_is_away_words_are_lost_and_nobody_waits_or_reads_them_in_a_
     away.close()
 
 
+def test_a_command_that_redis_refuses_is_told_without_its_words_and_the_others_are_carried_out(
+    keys: redis.Redis, redis_url: str, turn_id: UUID
+) -> None:
+    refused = uuid4()
+    keys.set(key_of(refused), "no stream")
+    writer = LiveWriter(keys)
+    for each in (refused, turn_id):
+        writer.words(mark(each))(Delta("a secret of the user"))
+    with pytest.raises(redis.RedisError) as caught:
+        writer.flush()
+    assert "secret" not in f"{caught.value!r} {caught.value.__cause__!r} {caught.value.__context__!r}"
+    with closing(LiveReader(redis_url, turn_id)) as reader:
+        assert said(reader.read()) == "a secret of the user"
+    keys.delete(key_of(refused))
+
+
 def test_a_writer_that_nobody_empties_stops_growing(keys: redis.Redis) -> None:
     writer = LiveWriter(keys)
     words = writer.words(mark(uuid4()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -238,3 +239,14 @@ def test_people_read_the_request_as_it_was_made_and_what_joined_it(bench: Bench)
     assert "Buy milk." in render.message(context, sent=True)
     lines = [render.sentence(e) for e in events.read(bench.database, turn_id) if e.type == "context.added"]
     assert lines == ["context joins the request: file:notes.md (9 characters)"]
+
+
+def test_an_installed_package_brings_a_source(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "own_plugin-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own-plugin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[perdure.context]\nown = tests.support.contexts:memory\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    bench.script(says("Done."))
+    bench.run(bench.submit(context=("own",)))
+    assert '<context source="own">\nThe user likes green. (1)\n</context>' in context_of(bench.model.requests[0])

@@ -113,17 +113,21 @@ class LiveWriter:
         if not pieces or time.monotonic() < self._retry_at:
             return
         try:
-            self._send(pieces)
+            refused = self._send(pieces)
         except (redis.RedisError, OSError):
             self._retry_at = time.monotonic() + _PAUSE_S
             raise
+        if refused is not None:
+            # By its kind alone: what the client says of a refused command holds the command, and so the words in it.
+            raise redis.ResponseError(f"some live text was refused ({type(refused).__name__})")
 
     def _drain(self) -> Iterable[_Piece]:
         self._chars = 0
         for _ in range(len(self._pending)):
             yield self._pending.popleft()
 
-    def _send(self, pieces: Sequence[_Piece]) -> None:
+    def _send(self, pieces: Sequence[_Piece]) -> Exception | None:
+        """Send all of them; what Redis said to one that it refused."""
         now = time.monotonic()
         with self._keys.pipeline(transaction=False) as pipe:
             for piece in pieces:
@@ -136,9 +140,10 @@ class LiveWriter:
                 if now >= self._expires.get(piece.turn_id, 0.0):
                     self._expires[piece.turn_id] = now + _EXPIRY_EVERY_S
                     pipe.expire(key, _STAYS_S)
-            pipe.execute()
+            answers: list[object] = pipe.execute(raise_on_error=False)
         if len(self._expires) > _MOST_PIECES:  # turns that went on elsewhere
             self._expires = {turn_id: at for turn_id, at in self._expires.items() if at > now}
+        return next((answer for answer in answers if isinstance(answer, Exception)), None)
 
 
 class _AttemptWords:
