@@ -15,6 +15,9 @@ from orchestration.errors import ErrorClass
 from orchestration.providers.error_codes import BROAD_CODES, CODES, class_of_status
 from orchestration.providers.output_limits import is_output_cap
 
+# Whoever has something to say says it at the beginning; a page of a megabyte is not searched.
+_MOST_CHARS = 4_000
+
 _OPEN = frozenset({ErrorClass.FORMAT_ERROR, ErrorClass.UNKNOWN})
 _CLIENT = _OPEN | {ErrorClass.CONTEXT_OVERFLOW, ErrorClass.PAYLOAD_TOO_LARGE}
 
@@ -188,7 +191,8 @@ def error_object(body: object) -> Mapping[str, Any]:
 def words(detail: Mapping[str, Any], text: str) -> str:
     """All that was said, in lower case: a gateway may keep the words of whoever stands behind it apart."""
     raw = _inside(detail, "metadata").get("raw")
-    return f"{text}\n{raw}".lower() if isinstance(raw, str) else text.lower()
+    said = (text, raw) if isinstance(raw, str) else (text,)
+    return "\n".join(one[:_MOST_CHARS] for one in said).lower()
 
 
 def _codes(detail: Mapping[str, Any]) -> list[str]:

@@ -6,7 +6,7 @@ import re
 
 # What "max_tokens" is called here and there.
 _FIELD = r"max_?(?:(?:completion|output|new)_?)?tokens"
-_NUMBER = r"`?(\d[\d,]*)`?"
+_NUMBER = r"`?(\d[\d,]{0,11})`?"
 
 # The limit of the model, in the words of: OpenAI Chat; Anthropic; OpenAI Responses; Bedrock; DeepSeek, DashScope, Ark
 # ("should be in [1, 8192]"); Groq, Mistral, Fireworks; Vertex ("8193 (exclusive)" is one more than the limit).
@@ -30,12 +30,12 @@ _MENTIONED = re.compile(
 # Question and answer together, in the words of: OpenAI, vLLM before 0.9; vLLM since; Anthropic before Claude 4.5.
 _IN_WINDOW = (
     re.compile(
-        r"maximum context length is (?P<window>\d+) tokens.{0,80}\((?P<input>\d+) in the messages.{0,40}?in the completion"
+        r"maximum context length is (?P<window>\d{1,9}) tokens.{0,80}\((?P<input>\d{1,9}) in the messages.{0,40}?in the completion"
     ),
     re.compile(
-        rf"{_FIELD}.{{0,200}}context length is\s+(?P<window>\d+) tokens and your request has (?P<input>\d+) input"
+        rf"{_FIELD}.{{0,200}}context length is\s+(?P<window>\d{1, 9}) tokens and your request has (?P<input>\d{1, 9}) input"
     ),
-    re.compile(r"(?P<input>\d+) \+ \d+ > (?P<window>\d+)"),
+    re.compile(r"(?P<input>\d{1,9}) \+ \d+ > (?P<window>\d{1,9})"),
 )
 
 

@@ -170,6 +170,23 @@ def test_an_answer_that_may_not_be_so_short_is_no_output_cap(text: str) -> None:
     assert classify(400, error_object(openai(text)), text) is E.FORMAT_ERROR
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_tokens: 1 > " + "9" * 10_000 + ", which is the maximum",
+        "9" * 10_000 + " + 1 > " + "9" * 10_000,
+        "max_tokens must be less than or equal to " + "9," * 10_000,
+        "model " * 300_000,
+        "maximum context length is " * 100_000,
+        "max_tokens" * 100_000,
+    ],
+    ids=["a limit", "a sum", "commas", "a word", "a beginning", "a field"],
+)
+def test_nonsense_without_end_is_read_to_an_end(text: str) -> None:
+    assert classify(400, {"message": text}, text) in E
+    output_limit(words({}, text))
+
+
 def test_codes_are_written_as_they_are_looked_up() -> None:
     assert all(code == code.lower() for code in (*CODES, *BROAD_CODES))
 
