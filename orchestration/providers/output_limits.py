@@ -33,7 +33,7 @@ _IN_WINDOW = (
         r"maximum context length is (?P<window>\d{1,9}) tokens.{0,80}\((?P<input>\d{1,9}) in the messages.{0,40}?in the completion"
     ),
     re.compile(
-        rf"{_FIELD}.{{0,200}}context length is\s+(?P<window>\d{1, 9}) tokens and your request has (?P<input>\d{1, 9}) input"
+        rf"{_FIELD}.{{0,200}}context length is\s+(?P<window>\d{{1,9}}) tokens and your request has (?P<input>\d{{1,9}}) input"
     ),
     re.compile(r"(?P<input>\d{1,9}) \+ \d+ > (?P<window>\d{1,9})"),
 )
