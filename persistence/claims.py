@@ -17,6 +17,10 @@ from persistence.records.turn import UNREADABLE, Turn
 # workers would misread. A claim stamps the turn with it.
 FORMAT = 1
 
+# A turn that was woken this long ago and is not claimed has lost its wake. One that shall rest a while counts as woken so
+# much later (`queue.dispatch`).
+RESEND_AFTER = "interval '5 seconds'"
+
 # The most seconds until a turn that could not be carried is tried again, and how often that is told.
 _LATEST_S, _MOST_TOLD = 60, 7
 
@@ -63,7 +67,7 @@ _LEFT_TO_NEWER = f"""
 WITH tried AS (
   SELECT count(*) AS n FROM events WHERE turn_id = %(id)s AND type = 'turn.handed_back' AND payload ->> 'needs' IS NOT NULL
 ), left_alone AS (
-  UPDATE turns t SET dispatched_at = now() + make_interval(secs => least(power(2, tried.n), %(most)s)),
+  UPDATE turns t SET dispatched_at = now() - {RESEND_AFTER} + make_interval(secs => least(power(2, tried.n), %(most)s)),
     event_seq = event_seq + (tried.n < %(told)s)::int
   FROM tried WHERE id = %(id)s AND status = 'queued' AND {_IS_NEWER}
   RETURNING t.id, t.event_seq, tried.n,
@@ -76,14 +80,14 @@ WITH tried AS (
 SELECT format FROM left_alone"""
 
 # A loss like that of a worker: it is counted, and only an answer clears the count.
-_GIVEN_BACK = """
+_GIVEN_BACK = f"""
 WITH back AS (
   UPDATE turns SET status = 'queued', fencing_token = fencing_token + 1, worker = NULL, lease_expires_at = NULL,
     hand_back_at = NULL, activity = NULL, activity_since = NULL, event_seq = event_seq + 1,
     crash_count = crash_count + 1, crash_streak = crash_streak + 1,
     remedies = (remedies::jsonb || jsonb_build_object(%(unreadable)s::text,
       coalesce((remedies ->> %(unreadable)s::text)::int, 0) + 1))::json,
-    dispatched_at = now() + make_interval(secs => least(power(2, crash_streak), %(most)s))
+    dispatched_at = now() - {RESEND_AFTER} + make_interval(secs => least(power(2, crash_streak), %(most)s))
   WHERE id = %(id)s AND fencing_token = %(token)s AND status = 'running'
   RETURNING id, event_seq, crash_count
 )

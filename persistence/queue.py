@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from persistence.claims import CLAIMABLE
+from persistence.claims import CLAIMABLE, RESEND_AFTER
 from persistence.database import Statements
 
 
@@ -40,7 +40,7 @@ WITH ranked AS (
   FROM tenants, LATERAL (
     SELECT id, priority, created_at FROM turns t
     WHERE queue = %(queue)s AND tenant_id = tenants.id AND {CLAIMABLE}
-      AND (dispatched_at IS NULL OR (%(resend)s AND dispatched_at < now() - interval '5 seconds'))
+      AND (dispatched_at IS NULL OR (%(resend)s AND dispatched_at < now() - {RESEND_AFTER}))
     ORDER BY priority DESC, created_at LIMIT %(limit)s
   ) q
 ), chosen AS (

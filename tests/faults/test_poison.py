@@ -57,3 +57,26 @@ def test_a_poison_turn_that_must_not_be_repeated_fails_when_it_is_asked_for_agai
     assert turn.starts("die_once") == 1 + crashes
     assert len(turn.calls) == 1 + crashes, "each start was a call of its own"
     assert len([w for w in bench.yard.standing if w.is_alive]) == 1
+
+
+def test_a_turn_that_cannot_be_loaded_ends_by_name_and_its_worker_goes_on(bench: Bench) -> None:
+    bench.yard.workers(0)
+    spoiled = bench.start(reply("never"), settings={"max_crashes": "1"})
+    newer = bench.start(reply("read by a later version"))
+    database = bench.yard.database
+    sql = """WITH spoiled AS (
+               INSERT INTO agents (id, name, settings) VALUES (%(id)s::text, 'spoiled', '{"grace": 7}') RETURNING id)
+             UPDATE turns SET agent_id = spoiled.id FROM spoiled WHERE turns.id = %(id)s"""
+    database.rows(sql, {"id": spoiled.id})
+    database.rows("UPDATE turns SET format = format + 1 WHERE id = %(id)s", {"id": newer.id})
+    (worker,) = bench.yard.workers(1)
+
+    view = spoiled.wait_for_end(within_s=60)
+
+    assert (view.status, view.exit_reason) == (TurnStatus.FAILED, ExitReason.INTERNAL_ERROR)
+    assert "could not be loaded once" in (view.message or "")
+    assert newer.view.status is TurnStatus.QUEUED
+    assert {"needs": "newer_worker"}.items() <= newer.events[-1].payload.items()
+    database.rows("UPDATE turns SET format = format - 1 WHERE id = %(id)s", {"id": newer.id})  # the later version came
+    newer.wait_for_completion(within_s=60)
+    assert worker.is_alive

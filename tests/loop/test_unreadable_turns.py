@@ -210,7 +210,7 @@ def test_old_workers_try_a_turn_in_a_newer_format_ever_later_and_never_end_it(be
     for _ in range(12):
         with pytest.raises(NeedsNewerWorker):
             bench.run(turn_id)
-        sql = "SELECT extract(epoch FROM dispatched_at - now())::float AS pause FROM turns WHERE id = %(id)s"
+        sql = "SELECT extract(epoch FROM dispatched_at - now())::float + 5 AS pause FROM turns WHERE id = %(id)s"
         pauses.append(bench.database.one(sql, {"id": turn_id})["pause"])
         assert turn_id not in {
             w.turn_id for w in queue.dispatch(bench.database, "interactive", limit=9999, resend=True)
