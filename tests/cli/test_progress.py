@@ -110,6 +110,11 @@ def test_a_lost_worker_is_told_between_the_iterations() -> None:
         (event("steer.not_delivered", n=2), "steer 2 came too late"),
         (event("turn.ended", status="failed", exit_reason="refused"), "failed: refused"),
         (event("something.new", a=1, b="x"), "something.new a=1 b=x"),
+        (event("turn.handed_back", needs="newer_worker", format=2), "needs a newer worker: it is written in format 2"),
+        (
+            event("turn.handed_back", unreadable=True, crash_count=1),
+            "could not be loaded by its worker, whose log says why; it is tried again",
+        ),
     ],
 )
 def test_each_event_is_told_in_a_few_words(told: StoredEvent, said: str) -> None:

@@ -237,6 +237,14 @@ def _waiting(p: Payload) -> str:
     return f"waits for {p.get('for')}{pause}; no worker is held"
 
 
+def _handed_back(p: Payload) -> str:
+    if p.get("needs"):
+        return f"needs a newer worker: it is written in format {p.get('format')}"
+    if p.get("unreadable"):
+        return "could not be loaded by its worker, whose log says why; it is tried again"
+    return "handed back by its worker; another one goes on"
+
+
 def _ended(p: Payload) -> str:
     return f"{p.get('status')}: {p.get('exit_reason')}"
 
@@ -245,7 +253,7 @@ _SENTENCES: Mapping[str, Callable[[Payload], str]] = {
     "turn.submitted": lambda p: f"submitted to agent {p.get('agent')}",
     "turn.claimed": lambda p: f"carried by a worker (fencing token {p.get('fencing_token')})",
     "turn.taken_back": lambda _: "its worker was lost; another one goes on from the last checkpoint",
-    "turn.handed_back": lambda _: "handed back by its worker; another one goes on",
+    "turn.handed_back": _handed_back,
     "turn.waiting": _waiting,
     "model.held": _held,
     "turn.resumed": lambda p: f"resumed ({_times(p.get('resumes', 1), 'time')} now)",
