@@ -13,7 +13,7 @@ from orchestration.budget import IterationBudget
 from orchestration.decide import REFUSAL_FALLBACKS, REFUSALS, UNFIT_WORKER, budget_sentence, model_in_use
 from orchestration.errors import ErrorClass, ModelError
 from orchestration.ports import Finish, Reply, ToolSpec
-from orchestration.steps import RepairRequest
+from orchestration.steps import GiveUpWorker, RepairRequest
 from persistence.records import parts
 from persistence.records.agent import Grace
 from persistence.records.message import (
@@ -28,11 +28,13 @@ from persistence.records.message import (
     Role,
     Text,
 )
-from persistence.records.outcome import CallState, ClosedCall, Counters, Ending, Event, ModelCall, Outcome
+from persistence.records.outcome import CallState, ClosedCall, Counters, Ending, Event, ModelCall, Outcome, Wait
 from persistence.records.status import ExitReason
 from persistence.records.turn import UNREADABLE, Turn
 
 UNKNOWN = CallStatus.UNKNOWN
+# Among a turn's counters of remedies: the looks for the pending answer that failed in a row.
+FAILED_LOOKS = "failed_looks"
 
 Check: TypeAlias = Callable[[Call], "str | None"]
 
@@ -81,7 +83,8 @@ class Attempt:
     def failed(self, error: ModelError, latency_s: float) -> Outcome:
         """An attempt without an answer. What it is good for next, the table of remedies says."""
         counters = replace(
-            repairs.noted(self.turn.counters, error),
+            repairs.noted(looked(self.turn.counters, 0), error),
+            pending=None,
             attempts=self.turn.counters.attempts + 1,
             last_error=error.error.value,
             retry_after_s=error.retry_after_s,
@@ -120,6 +123,7 @@ class Attempt:
         remedies["invalid_iterations"] = remedies.get("invalid_iterations", 0) + 1 if all_refused else 0
         remedies.pop("unfit_workers", None)
         remedies.pop(UNREADABLE, None)
+        remedies.pop(FAILED_LOOKS, None)
         if self.is_grace:
             remedies["grace_answered"] = 1
         budget = IterationBudget.of(self.turn).consume()
@@ -131,6 +135,7 @@ class Attempt:
             retry_after_s=None,
             remedies=_frozen(remedies),
             crash_streak=counters.crash_streak if counters.is_suspect else 0,
+            pending=None,
         )
 
     def _event(self, call: ModelCall, opened: Sequence[CallState]) -> Event:
@@ -221,6 +226,17 @@ def repaired(turn: Turn, step: RepairRequest) -> Outcome:
 def rested(counters: Counters) -> Counters:
     """The counters of a turn whose wait will be over when somebody claims it; attempts stay counted."""
     return holding.rested(room.rested(replace(counters, last_error=None, retry_after_s=None)))
+
+
+def looked(counters: Counters, failed: int) -> Counters:
+    """The counters after so many looks for the pending answer that failed in a row."""
+    return replace(counters, remedies=_frozen({**counters.remedies, FAILED_LOOKS: failed}))
+
+
+def waits(turn: Turn, step: GiveUpWorker) -> Outcome:
+    """The worker is given up until the pause is over."""
+    waiting = Event("turn.waiting", {"for": step.waiting_for.value, "resume_in_s": round(step.resume_in_s, 3)})
+    return Outcome(rested(turn.counters), events=(waiting,), wait=Wait(step.waiting_for, step.resume_in_s))
 
 
 def ended(ending: Ending) -> Event:

@@ -34,6 +34,8 @@ class Carried:
         self._lock = threading.Lock()
         self._turn = turn
         self._deadline_at = None if turn.deadline_in_s is None else asked_at + turn.deadline_in_s
+        self._pending_since = asked_at - (turn.pending_age_s or 0.0)
+        self._look_at = asked_at
         self._confirmed_at = asked_at
         self._step_ends_at: float | None = None
         self._is_interrupted = False
@@ -70,6 +72,19 @@ class Carried:
         """Until the turn's deadline, a little less rather than more; infinite where it has none."""
         return math.inf if self._deadline_at is None else self._deadline_at - time.monotonic()
 
+    @property
+    def pending_age_s(self) -> float:
+        """How long ago the answer that is pending was started; it counts on from owner to owner."""
+        return time.monotonic() - self._pending_since
+
+    @property
+    def look_due_in_s(self) -> float:
+        """How long the pending answer is to be left alone. A new owner looks at once."""
+        return self._look_at - time.monotonic()
+
+    def look_in(self, seconds: float) -> None:
+        self._look_at = time.monotonic() + seconds
+
     def confirmed_since(self, age_s: float) -> bool:
         """Whether Postgres confirmed our ownership within the last `age_s` seconds."""
         return time.monotonic() - self._confirmed_at < age_s
@@ -83,6 +98,8 @@ class Carried:
         self._step_ends_at = None if limit_s is None else time.monotonic() + limit_s
 
     def move(self, turn: Turn) -> None:
+        if turn.counters.pending is not None and self._turn.counters.pending is None:
+            self._pending_since = time.monotonic()
         self._turn = turn
 
     def interrupt(self) -> None:

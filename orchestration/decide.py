@@ -13,6 +13,7 @@ from orchestration.steps import (
     CallModel,
     End,
     FallBack,
+    FetchAnswer,
     GiveUpWorker,
     HandBack,
     RunTools,
@@ -45,7 +46,7 @@ def decide(turn: Turn, signals: Signals) -> Step:
     """The next step of a running turn.
 
     A stored final answer wins over everything: it is paid for and complete. Then come the reasons to stop or to leave,
-    then open calls (nothing may follow them but their results), then what arrived, the remedy for a failed attempt, and
+    then an answer that is bought and has to be fetched, or open calls (nothing may follow them but their results), then what arrived, the remedy for a failed attempt, and
     a call.
     """
     stop = _reason_to_stop(turn, signals)
@@ -57,6 +58,8 @@ def decide(turn: Turn, signals: Signals) -> Step:
         return HandBack()
     if turn.counters.last_error == UNFIT_WORKER:
         return _other_worker(turn)
+    if turn.counters.pending is not None:
+        return FetchAnswer()
     if turn.calls:
         return _answer_calls(turn)
     if _wants_context(turn):
@@ -113,7 +116,7 @@ def _reason_to_stop(turn: Turn, signals: Signals) -> Ending | None:
         return _lost_too_often(turn)
     if turn.is_past_deadline:
         return PAST_DEADLINE
-    if turn.calls:
+    if turn.calls or counters.pending is not None:
         return None
     if counters.remedies.get("invalid_iterations", 0) >= MAX_INVALID_ITERATIONS:
         return Ending(

@@ -16,7 +16,7 @@ from persistence.records.turn import Turn
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """A call that was let through. Exactly one of `answered`, `failed` and `dropped` follows.
+    """A call that was let through. Exactly one of `answered`, `started`, `failed` and `dropped` follows.
 
     `numbers` are those of the provider's keys in the order in which the guard was asked for them, none where there is
     nothing to choose; `asked_at` is of the monotonic clock.
@@ -42,6 +42,11 @@ class Guarded:
         if call is None or call.error is not None:
             return self._told(replace(outcome, counters=holding.rested(outcome.counters)))
         return self._told(replace(outcome, counters=holding.answered(outcome.counters)))
+
+    def started(self, outcome: Outcome) -> Outcome:
+        """`outcome` of an answer that the provider makes by itself: the call is over, and what it uses is not known yet."""
+        self.guard.answered(self.call, self.permit, None, None)
+        return self._told(replace(outcome, counters=holding.rested(outcome.counters)))
 
     def failed(self, error: ModelError, outcome: Callable[[ModelError], Outcome]) -> Outcome:
         """What a failed attempt leaves; `outcome` makes it once the guard has said how long this turn has to wait."""

@@ -6,7 +6,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from orchestration.perform import end
-from persistence import checkpoint, interrupts, turns
+from persistence import checkpoint, interrupts, queue, turns
 from persistence.database import Database
 from persistence.errors import InboxGrew, LeaseLost
 from persistence.records.outcome import Ending
@@ -19,7 +19,8 @@ def interrupt(database: Database, turn_id: UUID) -> TurnStatus:
     """Ask for the end of a turn, durably; its status after that.
 
     A running turn ends at its next safe point, on its worker. A queued or waiting one, which nobody carries, ends here,
-    its open calls answered. An ended one stays as it is. Raises NotFound.
+    its open calls answered; where an answer is pending, it is queued, for a worker that tells the provider and ends it.
+    An ended one stays as it is. Raises NotFound.
     """
     while True:
         status = interrupts.stamp(database, turn_id)
@@ -28,6 +29,9 @@ def interrupt(database: Database, turn_id: UUID) -> TurnStatus:
         turn = turns.outline(database, turn_id)
         if turn.status not in (TurnStatus.QUEUED, TurnStatus.WAITING):
             continue
+        if turn.counters.pending is not None:
+            queue.end_wait(database, turn_id)
+            return TurnStatus.QUEUED
         try:
             checkpoint.store(database, turn, end(turn, _INTERRUPTED), lease=timedelta(0), foreign=True)
         except (LeaseLost, InboxGrew):

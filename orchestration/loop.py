@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import count
 from uuid import UUID
 
-from orchestration import costs
+from orchestration import background, costs
 from orchestration.carrying import Carried
 from orchestration.context_size import size_of
 from orchestration.decide import decide, model_in_use
@@ -92,7 +92,7 @@ def advance(turn: Turn, carried: Carried, runtime: Runtime) -> Turn:
     try:
         step = decide(turn, carried.signals)
         under_way = step.call_ids if isinstance(step, RunTools) else ()
-        outcome = perform(step, turn, carried, runtime)
+        outcome = background.let_go(turn, perform(step, turn, carried, runtime), carried, runtime)
         if outcome.rests:
             return turn.rested()
         booked = costs.booked(turn, outcome, model_in_use(turn), lambda: size_of(turn).tokens, runtime.prices)
@@ -101,7 +101,12 @@ def advance(turn: Turn, carried: Carried, runtime: Runtime) -> Turn:
         raise
     except Exception:  # a fault of ours must end the turn by name, not the process that carries 149 others
         log.exception("turn.internal_error", extra={"turn_id": str(turn.id), "fencing_token": turn.fencing_token})
-        return keep(turn, end(turn, _FAULT, under_way=under_way), carried, runtime)
+        return keep(turn, _after_fault(turn, under_way, carried, runtime), carried, runtime)
+
+
+def _after_fault(turn: Turn, under_way: tuple[str, ...], carried: Carried, runtime: Runtime) -> Outcome:
+    outcome = background.let_go(turn, end(turn, _FAULT, under_way=under_way), carried, runtime)
+    return costs.booked(turn, outcome, model_in_use(turn), lambda: size_of(turn).tokens, runtime.prices)
 
 
 def keep(turn: Turn, outcome: Outcome, carried: Carried, runtime: Runtime) -> Turn:

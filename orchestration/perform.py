@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from orchestration import answers, compression, costs, guarded, history, repairs, room
+from orchestration import answers, background, compression, costs, guarded, history, ownership, repairs, room
 from orchestration.carrying import Carried
 from orchestration.context_size import rough_text, rough_tokens, size_of
 from orchestration.contexts import message as contexts
@@ -18,7 +19,18 @@ from orchestration.contexts.sources import ContextRequest, resolve
 from orchestration.decide import PAST_DEADLINE
 from orchestration.errors import LIMITS_PASSED, CallInterrupted, ConfigError, ModelError, UnknownTool
 from orchestration.live import UNHEARD, Activity, Mark
-from orchestration.ports import Delta, ModelClient, ModelRequest, OnText, Reply, TimeLimits, ToolContext, ToolSpec
+from orchestration.ports import (
+    BackgroundClient,
+    Delta,
+    ModelClient,
+    ModelRequest,
+    OnText,
+    Reply,
+    Started,
+    TimeLimits,
+    ToolContext,
+    ToolSpec,
+)
 from orchestration.prompts import prompt_cache_key, system_prompt
 from orchestration.runtime import Runtime
 from orchestration.steps import (
@@ -28,6 +40,7 @@ from orchestration.steps import (
     Compress,
     End,
     FallBack,
+    FetchAnswer,
     GiveUpWorker,
     HandBack,
     RepairRequest,
@@ -39,12 +52,10 @@ from orchestration.steps import (
 )
 from orchestration.thinking import sent_messages
 from orchestration.tools.results import fit
-from persistence import leases
-from persistence.database import patiently
 from persistence.past import Past
 from persistence.records import parts
 from persistence.records.message import Call, Result, dumps
-from persistence.records.outcome import Ending, Event, Outcome, Wait
+from persistence.records.outcome import Ending, Event, Outcome
 from persistence.records.status import ExitReason
 from persistence.records.turn import Turn
 
@@ -66,6 +77,8 @@ def perform(step: Step, turn: Turn, carried: Carried, runtime: Runtime) -> Outco
     match step:
         case CallModel():
             return _call_model(step, turn, carried, runtime)
+        case FetchAnswer():
+            return _fetch_answer(turn, carried, runtime)
         case Compress():
             return _compress(step, turn, carried, runtime)
         case StartTools():
@@ -85,9 +98,7 @@ def perform(step: Step, turn: Turn, carried: Carried, runtime: Runtime) -> Outco
             carried.rest(max(0.0, min(step.wait_s, carried.seconds_left)))
             return Outcome(turn.counters, rests=True)
         case GiveUpWorker():
-            waiting = Event("turn.waiting", {"for": step.waiting_for.value, "resume_in_s": round(step.resume_in_s, 3)})
-            counters = answers.rested(turn.counters)
-            return Outcome(counters, events=(waiting,), wait=Wait(step.waiting_for, step.resume_in_s))
+            return answers.waits(turn, step)
         case AddContext():
             return _add_context(turn, carried, runtime)
         case TakeInbox():
@@ -109,7 +120,8 @@ def end(turn: Turn, ending: Ending, *, under_way: Collection[str] = ()) -> Outco
     messages, closed = history.close_open_calls(turn, why, under_way)
     if not ending.output_text:  # what there is of an answer that the turn was in the middle of
         ending = replace(ending, output_text=parts.unfinished(turn.messages, turn.id))
-    return Outcome(turn.counters, messages=messages, closed=closed, events=(answers.ended(ending),), ending=ending)
+    counters = replace(turn.counters, pending=None)
+    return Outcome(counters, messages=messages, closed=closed, events=(answers.ended(ending),), ending=ending)
 
 
 def _add_context(turn: Turn, carried: Carried, runtime: Runtime) -> Outcome:
@@ -120,7 +132,7 @@ def _add_context(turn: Turn, carried: Carried, runtime: Runtime) -> Outcome:
         request = ContextRequest(turn.id, turn.session_id, agent.name, newest.text, runtime.workspace(turn))
     except ConfigError as error:
         return answers.unfit_worker(turn, runtime.worker, str(error))
-    _prove_ownership(carried, runtime)
+    ownership.prove(carried, runtime)
     carried.begin_step(agent.context_timeout_s + _SLACK_S)
     chars = min(agent.context_chars, room.result_chars(turn))
     found = gather(sources, request, limit_s=agent.context_timeout_s, chars=chars, stop=carried.stop)
@@ -148,21 +160,61 @@ def _call_model(step: CallModel, turn: Turn, carried: Carried, runtime: Runtime)
         cache_key=prompt_cache_key(turn.session_id),
     )
     attempt = answers.Attempt(turn, provider, model, step.is_grace)
+    answered = partial(_answered, attempt, specs, runtime)
+    started_by = background.client_of(client)
+    with _heard(attempt, carried, runtime) as heard:
+        question = _Question(client, request, attempt, answered, heard, is_last=step.is_last, background=started_by)
+        return _ask(question, carried, runtime)
 
-    def answered(reply: Reply, latency_s: float) -> Outcome:
-        return attempt.answered(reply, latency_s, {s.name: s for s in specs}, _checker(runtime, turn))
 
-    mark = Mark(turn.id, turn.fencing_token, turn.position, attempt.iteration, turn.counters.attempts + 1, step.model)
-    words = runtime.live.words(mark)
+def _fetch_answer(turn: Turn, carried: Carried, runtime: Runtime) -> Outcome:
+    pending = turn.counters.pending
+    assert pending is not None
+    try:
+        client = runtime.models(pending.provider)
+        specs = runtime.toolbox.specs(turn.agent.tools)
+        if not isinstance(client, BackgroundClient):
+            raise ConfigError(f"The provider {pending.provider!r} has an answer of this turn, and is another one here.")
+    except (ConfigError, UnknownTool) as error:
+        return answers.unfit_worker(turn, runtime.worker, str(error))
+    attempt = answers.Attempt(turn, pending.provider, pending.model, pending.is_grace)
+    answered = partial(_answered, attempt, specs, runtime)
+    ownership.prove(carried, runtime)
+    with _heard(attempt, carried, runtime) as heard:
+        found = background.fetch(background.Look(client, pending, attempt, answered, heard, _limits(turn)), carried)
+    match found:
+        case Outcome():
+            return found
+        case GiveUpWorker():
+            return answers.waits(turn, found)
+        case Ending():
+            return end(turn, found)
+
+
+@contextmanager
+def _heard(attempt: answers.Attempt, carried: Carried, runtime: Runtime) -> Generator[OnText]:
+    """Where the words of an attempt go as they come."""
+    turn = attempt.turn
+    model = f"{attempt.provider}:{attempt.model}"
+    tried = turn.counters.attempts + 1
+    words = runtime.live.words(Mark(turn.id, turn.fencing_token, turn.position, attempt.iteration, tried, model))
 
     def heard(delta: Delta) -> None:
         carried.activity = Activity.STREAMING
         words(delta)
 
     try:
-        return _ask(_Question(client, request, attempt, answered, heard, is_last=step.is_last), carried, runtime)
+        yield heard
     finally:
         words.end()
+
+
+def _answered(
+    attempt: answers.Attempt, specs: Sequence[ToolSpec], runtime: Runtime, reply: Reply, latency_s: float
+) -> Outcome:
+    turn = attempt.turn
+    check = partial(runtime.toolbox.check, turn.agent.tools)
+    return attempt.answered(reply, latency_s, {s.name: s for s in specs}, check)
 
 
 def _compress(step: Compress, turn: Turn, carried: Carried, runtime: Runtime) -> Outcome:
@@ -181,7 +233,8 @@ def _compress(step: Compress, turn: Turn, carried: Carried, runtime: Runtime) ->
 class _Question:
     """One attempt at a request: what becomes of its answer, and who hears the words of it as they come.
 
-    `is_last` says that no other model could be asked in its place.
+    `is_last` says that no other model could be asked in its place. `background` is the client where the answer is only
+    started here; `cut` then goes with it (`costs.Allowance`).
     """
 
     client: ModelClient
@@ -190,12 +243,14 @@ class _Question:
     answered: Callable[[Reply, float], Outcome]
     on_text: OnText
     is_last: bool = True
+    background: BackgroundClient | None = None
+    cut: Ending | None = None
 
 
 def _ask(question: _Question, carried: Carried, runtime: Runtime) -> Outcome:
     """Exactly one attempt, where the caps and the deadline of the turn have room for it; else the turn's ending."""
     attempt, turn = question.attempt, question.attempt.turn
-    _prove_ownership(carried, runtime)
+    ownership.prove(carried, runtime)
     try:
         model = f"{attempt.provider}:{attempt.model}"
         allowed = costs.allow(turn, model, partial(_most_tokens, question), runtime.prices)
@@ -209,7 +264,8 @@ def _ask(question: _Question, carried: Carried, runtime: Runtime) -> Outcome:
     limits = replace(limits, call_s=min(limits.call_s, carried.seconds_left))
     longest = repairs.shorter(question.request.max_output_tokens, allowed.max_output_tokens)
     request = replace(question.request, max_output_tokens=longest, limits=limits)
-    outcome = allowed.applied_to(_try(replace(question, request=request), carried, runtime), turn)
+    question = replace(question, request=request, cut=allowed.cut)
+    outcome = allowed.applied_to(_try(question, carried, runtime), turn)
     # A call that was cut at the deadline is no failure of its provider's.
     return costs.ended_as(outcome, PAST_DEADLINE) if _is_late(outcome, carried) else outcome
 
@@ -237,12 +293,16 @@ def _try(question: _Question, carried: Carried, runtime: Runtime) -> Outcome:
     carried.begin_step(limits.connect_s + limits.call_s + _SLACK_S)
     started = time.monotonic()
     request = replace(question.request, key=let_in.key)
+    ask = question.client.reply if question.background is None else question.background.start
     try:
-        reply = question.client.reply(request, stop=carried.stop, on_text=question.on_text)
+        reply = ask(request, stop=carried.stop, on_text=question.on_text)
     except ModelError as error:
         return let_in.failed(error, lambda e: attempt.failed(e, time.monotonic() - started))
     except CallInterrupted:
         return let_in.dropped(attempt.interrupted(time.monotonic() - started))
+    if isinstance(reply, Started):
+        assert isinstance(attempt, answers.Attempt), "a summary is waited for where it is asked for"
+        return let_in.started(background.started(attempt, reply, question.cut, carried))
     return let_in.answered(reply, question.answered(reply, time.monotonic() - started))
 
 
@@ -278,10 +338,6 @@ def _is_now(activity: Activity, carried: Carried, runtime: Runtime) -> None:
     runtime.live.state(carried.turn.id, activity)
 
 
-def _checker(runtime: Runtime, turn: Turn) -> answers.Check:
-    return lambda call: runtime.toolbox.check(turn.agent.tools, call)
-
-
 def _start_tools(step: StartTools, turn: Turn, runtime: Runtime) -> Outcome:
     try:
         _equipment(turn, runtime)
@@ -302,7 +358,7 @@ def _run_tools(step: RunTools, turn: Turn, carried: Carried, runtime: Runtime) -
         return answers.unfit_worker(turn, runtime.worker, str(error))
     if not calls:
         return answers.tools_ran(turn, doubtful, step.then_start)
-    _prove_ownership(carried, runtime)
+    ownership.prove(carried, runtime)
     carried.begin_step(_limit_s(calls, specs, turn.agent.tool_timeout_s))
     runs = runtime.toolbox.run(
         turn.agent.tools,
@@ -344,17 +400,3 @@ def _limit_s(calls: list[Call], specs: dict[str, ToolSpec], cap_s: float | None)
     """The longest that these calls may take, should none run beside another, each with its time to give way."""
     limits = [specs[c.name].timeout_s for c in calls if c.name in specs]
     return sum((min(limit, cap_s) if cap_s else limit) + _GIVE_WAY_S for limit in limits)
-
-
-def _prove_ownership(carried: Carried, runtime: Runtime) -> None:
-    """Spend nothing and touch nothing for a turn that may not be ours any more: a frozen worker wakes up here."""
-    if carried.confirmed_since(runtime.lease.total_seconds()):
-        return
-    carried.begin_step(None)  # waiting for Postgres is no step that hangs
-
-    def prove() -> None:
-        asked_at = time.monotonic()
-        leases.prove(runtime.database, carried.held, lease=runtime.lease)
-        carried.confirm(asked_at)
-
-    patiently(prove, give_up=runtime.registry.patience(carried))

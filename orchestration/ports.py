@@ -83,11 +83,13 @@ class Reply:
 class Started:
     """An answer that its provider is making by itself, whoever waits for it: to be kept before anybody does.
 
-    `look_again_s` is how long the provider asks to be left alone, if it says so. It is no part of what is kept.
+    `look_again_s` is how long the provider asks to be left alone, if it says so; it is no part of what is kept. `key` is
+    the number of the key that it was started with.
     """
 
     id: str
     look_again_s: float | None = None
+    key: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +184,11 @@ class BackgroundClient(ModelClient, Protocol):
         """
         ...
 
-    def interrupt(self, started: Started) -> None:
-        """Tell the provider that nobody wants the answer any more, so that it costs no more. Raises ModelError."""
+    def interrupt(self, started: Started) -> Usage | None:
+        """Tell the provider that nobody wants the answer any more, so that it costs no more. Raises ModelError.
+
+        Returns what the answer came to, where the provider says so.
+        """
         ...
 
 

@@ -28,6 +28,11 @@ class CallModel:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchAnswer:
+    """Look for the answer that is pending, or sit a part of the pause between two looks out."""
+
+
+@dataclass(frozen=True, slots=True)
 class StartTools:
     """Mark these `once` calls as started, in one statement, before they run."""
 
@@ -128,6 +133,7 @@ class End:
 
 Step: TypeAlias = (
     CallModel
+    | FetchAnswer
     | StartTools
     | RunTools
     | FallBack

@@ -64,6 +64,7 @@ def _params(turn: Turn, outcome: Outcome, lease: timedelta, foreign: bool) -> Pa
         "remedies": dumps(dict(counters.remedies)),
         "crash_streak": counters.crash_streak,
         "is_suspect": counters.is_suspect,
+        "pending": None if counters.pending is None else dumps(counters.pending.to_json()),
     }
     if outcome.takes_inbox or outcome.ending is not None:
         params["inbox_state"] = "not_delivered" if outcome.ending else "applied"

@@ -22,7 +22,9 @@ _HELD = """held AS (
     last_seq = last_seq + %(messages_n)s{plus_taken},
     iterations_used = %(iterations_used)s, grace_used = %(grace_used)s, attempts = %(attempts)s,
     last_error = %(last_error)s, retry_after_s = %(retry_after_s)s, model_index = %(model_index)s,
-    remedies = %(remedies)s::json, crash_streak = %(crash_streak)s, is_suspect = %(is_suspect)s{spent},
+    remedies = %(remedies)s::json, crash_streak = %(crash_streak)s, is_suspect = %(is_suspect)s,
+    pending = %(pending)s::json,
+    pending_since = CASE WHEN %(pending)s::json IS NOT NULL THEN coalesce(pending_since, now()) END{spent},
     {move}
   WHERE id = %(id)s AND fencing_token = %(token)s AND position = %(position)s AND status = %(status)s{inbox_fence}
   RETURNING id, session_id, position, event_seq, last_seq, resumes, inbox_n, fencing_token,

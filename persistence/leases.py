@@ -65,6 +65,9 @@ WHERE t.status = 'running'"""
 
 _IN_TOOL = "EXISTS (SELECT FROM tool_calls c WHERE c.turn_id = t.id AND c.status IN ('open', 'started'))"
 
+# Nothing was being bought while an answer was pending: whoever carries the turn next fetches it.
+_IN_CALL = f"(NOT {_IN_TOOL} AND pending IS NULL)"
+
 # A model call that may have been in flight is booked with its outcome unknown. What it may have come to, its next owner
 # will know (`Outcome.lost`). After a crash it counts as a failed attempt: the provider has seen it like the others.
 _BOOKED = """booked AS (
@@ -74,7 +77,7 @@ _BOOKED = """booked AS (
   FROM back JOIN agents a ON a.id = back.agent_id, LATERAL (SELECT coalesce(
     CASE WHEN back.model_index > 0 THEN coalesce(settings -> 'fallbacks' ->> (back.model_index - 1),
       settings -> 'fallbacks' ->> -1) END, settings ->> 'model', 'unknown:unknown') AS model) asked
-  WHERE NOT in_tool
+  WHERE in_call
 )"""
 
 # Calls without a start-mark may be repeated, and will be. Should the turn end before that, this tells that they may have
@@ -86,15 +89,15 @@ _TOUCHED = """touched AS (
 
 _HAND_BACK = f"""
 WITH ours AS (
-  SELECT id, {_IN_TOOL} AS in_tool FROM turns t
+  SELECT id, {_IN_TOOL} AS in_tool, {_IN_CALL} AS in_call FROM turns t
   WHERE id = %(id)s AND fencing_token = %(token)s AND status = 'running' FOR UPDATE
 ), back AS (
   UPDATE turns t SET status = 'queued', fencing_token = fencing_token + 1, worker = NULL, lease_expires_at = NULL,
     hand_back_at = NULL, dispatched_at = NULL, activity = NULL, activity_since = NULL, event_seq = event_seq + 1,
-    unknown_attempts = unknown_attempts + (NOT in_tool)::int
+    unknown_attempts = unknown_attempts + in_call::int
   FROM ours WHERE t.id = ours.id
   RETURNING t.id, t.event_seq, t.position, t.fencing_token, t.iterations_used, t.agent_id, t.model_index,
-    ours.in_tool
+    ours.in_tool, ours.in_call
 ), told AS (
   INSERT INTO events (turn_id, seq, type, payload)
   SELECT id, event_seq, 'turn.handed_back', json_build_object('in_step', true) FROM back
@@ -107,7 +110,7 @@ SELECT id FROM back"""
 # its workers, the others are not convicted with it.
 _TAKE_BACK = f"""
 WITH dead AS (
-  SELECT id, worker, is_suspect AS was_alone, {_IN_TOOL} AS in_tool
+  SELECT id, worker, is_suspect AS was_alone, {_IN_TOOL} AS in_tool, {_IN_CALL} AS in_call
   FROM turns t
   WHERE status = 'running' AND {{rule}} ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), back AS (
@@ -117,11 +120,11 @@ WITH dead AS (
     crash_count = crash_count + (was_alone OR NOT in_tool)::int,
     crash_streak = crash_streak + (was_alone OR NOT in_tool)::int,
     is_suspect = was_alone OR in_tool OR crash_streak > 0,
-    attempts = attempts + (NOT in_tool)::int,
-    unknown_attempts = unknown_attempts + (NOT in_tool)::int
+    attempts = attempts + in_call::int,
+    unknown_attempts = unknown_attempts + in_call::int
   FROM dead WHERE t.id = dead.id
   RETURNING t.id, t.queue, dead.worker, t.crash_count, t.is_suspect, t.event_seq, t.position, t.fencing_token,
-    t.iterations_used, t.agent_id, t.model_index, dead.in_tool
+    t.iterations_used, t.agent_id, t.model_index, dead.in_tool, dead.in_call
 ), told AS (
   INSERT INTO events (turn_id, seq, type, payload)
   SELECT id, event_seq, 'turn.taken_back',

@@ -104,6 +104,15 @@ def continue_due_waits(database: Statements, *, limit: int = 500) -> list[Wake]:
     return [Wake(r["id"], r["queue"]) for r in database.rows(_DUE, {"limit": limit})]
 
 
+def end_wait(database: Statements, turn_id: UUID) -> None:
+    """Queue the turn now, if it waits, whatever it waits for."""
+    database.rows(
+        "UPDATE turns SET status = 'queued', waiting_for = NULL, resume_at = NULL, dispatched_at = NULL"
+        " WHERE id = %(id)s AND status = 'waiting'",
+        {"id": turn_id},
+    )
+
+
 def report(database: Statements, worker: WorkerSigns) -> None:
     """Say that this worker is alive and how much room it has."""
     database.rows(_SEEN, {f: getattr(worker, f) for f in WorkerSigns.__dataclass_fields__})

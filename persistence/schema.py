@@ -154,6 +154,8 @@ turns = Table(
     _count("unpriced_attempts"),
     _count("estimated_tokens", kind=BigInteger),
     Column("estimated_cost_usd", Numeric),
+    Column("pending", JSON, comment="the answer that a provider is making by itself"),
+    _instant("pending_since"),
     UniqueConstraint("tenant_id", "idempotency_key", name="turns_idempotency_key"),
     UniqueConstraint("parent_turn_id", "parent_call_id", "n", name="turns_child_key"),
     CheckConstraint(_one_of("status", TurnStatus), name="turns_status_known"),

@@ -251,7 +251,8 @@ WITH turn AS (
   UPDATE turns SET status = 'queued', exit_reason = NULL, ended_at = NULL, result = NULL, dispatched_at = NULL,
     interrupt_requested_at = NULL, resumes = resumes + 1, fencing_token = fencing_token + 1, attempts = 0,
     last_error = NULL, retry_after_s = NULL, grace_used = %(grace_used)s, remedies = %(remedies)s::json,
-    model_index = 0, crash_count = 0, crash_streak = 0, is_suspect = false, last_seq = last_seq + %(notices)s,
+    model_index = 0, crash_count = 0, crash_streak = 0, is_suspect = false, pending = NULL, pending_since = NULL,
+    last_seq = last_seq + %(notices)s,
     iterations_max = %(iterations)s, max_tokens_total = %(tokens)s, max_cost_usd = %(cost)s, event_seq = event_seq + 1,
     deadline = CASE WHEN deadline IS NOT NULL THEN now() +
       (SELECT make_interval(secs => (settings ->> 'deadline_s')::float) FROM agents a WHERE a.id = turns.agent_id) END

@@ -24,6 +24,7 @@ from persistence.records.message import (
     content_from_json,
 )
 from persistence.records.outcome import CallState, Counters
+from persistence.records.pending import Pending
 from persistence.records.spending import Spending
 from persistence.records.status import ExitReason, TurnStatus
 from persistence.records.turn import Turn
@@ -35,7 +36,8 @@ SELECT t.id, t.session_id, t.tenant_id, t.queue, t.status, t.exit_reason, t.fenc
   t.inbox_n, t.resumes, t.crash_count, t.max_crashes, t.iterations_max, t.max_tokens_total, t.max_cost_usd, t.iterations_used,
   t.grace_used, t.attempts, t.last_error, t.retry_after_s, t.model_index, t.remedies, t.crash_streak, t.is_suspect,
   t.input_tokens, t.output_tokens, t.cache_read_tokens, t.cache_write_tokens, t.reasoning_tokens, t.cost_usd,
-  t.unpriced_attempts, t.unknown_attempts, t.estimated_tokens, t.estimated_cost_usd,
+  t.unpriced_attempts, t.unknown_attempts, t.estimated_tokens, t.estimated_cost_usd, t.pending,
+  extract(epoch FROM now() - t.pending_since)::float AS pending_age_s,
   (SELECT count(*) FROM model_calls c WHERE c.turn_id = t.id AND c.error = 'outcome_unknown'
     AND c.estimated_tokens IS NULL) AS lost_attempts, extract(epoch FROM t.deadline - now())::float AS deadline_in_s,
   s.system_prompt, a.settings::text AS settings,
@@ -86,7 +88,7 @@ def load(database: Database, turn_id: UUID) -> Turn:
     row = _row(database, turn_id)
     compression = compression_of(database, row["session_id"])
     messages, hidden_call_ids = _seen(database, row["session_id"], compression)
-    return replace(
+    turn = replace(
         _to_turn(row, _agent(row["settings"])),
         messages=shown(messages, row["remedies"]),
         calls=_open_calls(database, row["id"], messages),
@@ -94,6 +96,11 @@ def load(database: Database, turn_id: UUID) -> Turn:
         hidden_call_ids=hidden_call_ids,
         weight=_weight(database, messages),
     )
+    pending = turn.counters.pending
+    if pending is not None and pending.iteration != turn.iteration + 1:
+        # Passed over by a worker of an older version, which knew of no such thing and bought that answer anew.
+        return replace(turn, counters=replace(turn.counters, pending=None), pending_age_s=None)
+    return turn
 
 
 def outline(database: Database, turn_id: UUID) -> Turn:
@@ -152,6 +159,7 @@ def _to_turn(row: Row, agent: AgentSettings) -> Turn:
         claimed_position=row["position"],
         spending=spending_of(row),
         deadline_in_s=row["deadline_in_s"],
+        pending_age_s=row["pending_age_s"],
     )
 
 
@@ -270,6 +278,7 @@ def _counters(row: Row) -> Counters:
         remedies=MappingProxyType(row["remedies"]),
         crash_streak=row["crash_streak"],
         is_suspect=row["is_suspect"],
+        pending=None if row["pending"] is None else Pending.from_json(row["pending"]),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from persistence.records.compression import Compression
 from persistence.records.message import CallStatus, Effect, Message
+from persistence.records.pending import Pending
 from persistence.records.spending import Estimate, Spending
 from persistence.records.status import ExitReason, WaitingFor
 from persistence.records.usage import Usage
@@ -20,7 +21,8 @@ class Counters:
     """The durable numbers that `decide` reads beside the history; written whole by every checkpoint.
 
     `attempts` counts failed attempts at the model in use since its last answer, `last_error` is the class of the newest
-    one. `remedies` counts the rarer recoveries by name, so that each stays bounded over a crash.
+    one. `remedies` counts the rarer recoveries by name, so that each stays bounded over a crash. `pending` is the answer
+    that is bought and has still to be fetched: whatever the next step is, it keeps it, or has it, or gives it up.
     """
 
     iterations_used: int = 0
@@ -32,6 +34,7 @@ class Counters:
     remedies: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     crash_streak: int = 0
     is_suspect: bool = False
+    pending: Pending | None = None
 
 
 @dataclass(frozen=True, slots=True)

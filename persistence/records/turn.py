@@ -23,7 +23,8 @@ class Turn:
     """A turn as its owner holds it: the row, the history that the model sees, and the calls that still need an answer.
 
     `compression` is the newest of the session; `hidden_call_ids` are those of the calls that it hides. `weight` is that
-    of the newest answer's request, None where its provider did not count.
+    of the newest answer's request, None where its provider did not count. `pending_age_s` is how old the pending answer
+    was when the turn was loaded.
     """
 
     id: UUID
@@ -59,6 +60,7 @@ class Turn:
     weight: Weight | None = None
     spending: Spending = field(default_factory=Spending)
     deadline_in_s: float | None = None
+    pending_age_s: float | None = None
 
     @property
     def is_ours_to_move(self) -> bool:

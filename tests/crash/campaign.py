@@ -73,7 +73,7 @@ class Campaign:
     def __post_init__(self) -> None:
         self.ledger.path.unlink(missing_ok=True)
         self.bench = Bench(self.database, self.ledger, self.workspace)
-        self.bench.script(*self.shape.replies(self.bench), faults=self.shape.faults)
+        self.bench.model = self.shape.model(*self.shape.replies(self.bench), faults=self.shape.faults)
         self.turn_id = self.bench.submit(**self.shape.settings)
 
     def ride(self, effects: Effects, name: str, **changes: Any) -> None:
@@ -188,14 +188,25 @@ class Ground:
             raise CampaignFailed(f"{shape} ends as {base.story.exit_reason} although nobody died")
         return base
 
-    def dies(self, shape: Shape, base: Base, *deaths: tuple[int, How]) -> None:
-        """Worker after worker dies, each at its own nth effect; then one lives."""
+    def dies(self, shape: Shape, base: Base, *deaths: tuple[int, How], bought_twice: int | None = None) -> Campaign:
+        """Worker after worker dies, each at its own nth effect; then one lives. Each death may cost an answer, or so
+        many are `bought_twice`.
+        """
         with _told(shape, *deaths):
             campaign = self._new(shape)
             for n, (nth, how) in enumerate(deaths, 1):
                 campaign.ride(Effects(nth, how), f"worker-{n}")
             campaign.ride(Effects(), "the last worker")
-            campaign.verdict(base, bought_twice=len(deaths))
+            campaign.verdict(base, bought_twice=len(deaths) if bought_twice is None else bought_twice)
+            return campaign
+
+    def dies_while_an_answer_is_pending(self, shape: Shape, base: Base) -> None:
+        """A worker dies at every look: nothing is bought twice, and nothing is booked as if it might have been."""
+        for nth, what in enumerate(base.effects, 1):
+            if what == "model look":
+                campaign = self.dies(shape, base, (nth, How.DIES_BEFORE), bought_twice=0)
+                if campaign.bench.row(campaign.turn_id)["unknown_attempts"]:
+                    raise CampaignFailed(f"{shape}: a pending answer was booked as lost at effect {nth}")
 
     def freezes(self, shape: Shape, base: Base, nth: int, how: How, *, until_the_end: bool) -> None:
         """A worker freezes past its lease, another takes the turn (and carries it to its end), the first wakes up."""

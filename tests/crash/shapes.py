@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
-from orchestration.errors import CallInterrupted, ErrorClass, ModelError
+from orchestration.errors import AnswerLost, CallInterrupted, ErrorClass, ModelError
 from orchestration.ports import Finish, ModelRequest, Reply, StopSignal
 from orchestration.runtime import Runtime
 from persistence import inbox, interrupts
 from persistence.records.status import ExitReason
 from persistence.records.usage import Usage
-from tests.support.scripted_model import Scripted, asks, says
+from tests.support.background_model import BackgroundModel
+from tests.support.scripted_model import Scripted, ScriptedModel, asks, says
 from tests.support.windows import is_for_summary
 from tests.support.workbench import Bench
 
@@ -33,6 +35,7 @@ class Shape:
     runtime: dict[str, Any] = field(default_factory=dict[str, Any])
     resumes_with: int = 0
     is_exact: bool = True
+    model: Callable[..., ScriptedModel] = ScriptedModel
     always: Callable[[Bench, Runtime, str], object] = lambda _bench, _runtime, _what: None
 
     def __str__(self) -> str:
@@ -46,6 +49,7 @@ def plain(*replies: Scripted) -> Callable[[Bench], Sequence[Scripted]]:
 SERVER_ERROR = ModelError(ErrorClass.SERVER_ERROR, "500", status=500)
 THROTTLED = ModelError(ErrorClass.RATE_LIMIT, "429", retry_after_s=1.0)
 CUT = says("and ", finish=Finish.LENGTH)
+LOST = AnswerLost(ErrorClass.SERVER_ERROR, "it failed there")
 TWO_LETTERS = ('{"to":"ann"}', '{"to":"bob"}')
 
 
@@ -53,6 +57,14 @@ def _stopped_in_its_second_call(bench: Bench) -> Sequence[Scripted]:
     def stopped(request: ModelRequest, _stop: StopSignal) -> Reply:
         interrupts.stamp(bench.database, request.messages[-1].turn_id)
         raise CallInterrupted("stopped")
+
+    return (asks(("send", "{}")), stopped)
+
+
+def _stopped_while_its_second_answer_is_made(bench: Bench) -> Sequence[Scripted]:
+    def stopped(request: ModelRequest, _stop: StopSignal) -> Reply:
+        interrupts.stamp(bench.database, request.messages[-1].turn_id)
+        return says("It was told to stop before it said this.")
 
     return (asks(("send", "{}")), stopped)
 
@@ -192,6 +204,25 @@ SHAPES = (
         "answers that do not fit",
         plain(says("Five."), says('"five"'), says('{"n": 5}')),
         settings={"output_schema": {"type": "object", "required": ["n"]}},
+    ),
+    Shape(
+        "answers made in the background",
+        plain(asks(("send", "{}"), tag="a"), asks(("look", "{}"), tag="b"), says("Done.")),
+        model=BackgroundModel,
+    ),
+    Shape(
+        "answers made in the background, with looks that fail and one that is lost",
+        plain(asks(("send", "{}")), says("Done.")),
+        settings={"attempts": 8, "retry_in_place_s": 0.0005},
+        faults=(SERVER_ERROR,),
+        model=partial(BackgroundModel, look_faults=[THROTTLED, None, None, SERVER_ERROR], fates=[None, LOST]),
+    ),
+    Shape(
+        "an interrupt while an answer is pending",
+        _stopped_while_its_second_answer_is_made,
+        ExitReason.INTERRUPTED_BY_USER,
+        is_exact=False,
+        model=BackgroundModel,
     ),
     Shape("compressions", plain(_keeps_notes), settings={"context_window": 4_000}),
 )

@@ -28,6 +28,8 @@ EVERY_STEP = [
         "a resume",
         "an interrupt in a model call",
         "a steer in the last call",
+        "answers made in the background, with looks that fail and one that is lost",
+        "an interrupt while an answer is pending",
     )
 ]
 
@@ -42,6 +44,25 @@ def test_a_turn_ends_the_same_wherever_its_worker_dies(ground: Ground, shape: Sh
 
     for nth in range(1, len(base.effects) + 1):
         ground.dies(shape, base, (nth, how))
+
+
+def test_a_worker_that_dies_while_an_answer_is_pending_costs_nothing(ground: Ground) -> None:
+    shape = BY_NAME["answers made in the background"]
+
+    ground.dies_while_an_answer_is_pending(shape, ground.base(shape))
+
+
+@pytest.mark.parametrize("how", [How.DIES_BEFORE, How.DIES_AFTER, How.HEARS_NOTHING], ids=str)
+def test_an_answer_made_in_the_background_is_bought_twice_only_where_its_id_could_not_be_kept(
+    ground: Ground, how: How
+) -> None:
+    shape = BY_NAME["answers made in the background"]
+    base = ground.base(shape)
+
+    for nth, what in enumerate(base.effects, 1):
+        was_started = what if how is How.DIES_AFTER else base.effects[nth - 2]
+        is_kept = was_started != "model" or how is How.HEARS_NOTHING
+        ground.dies(shape, base, (nth, how), bought_twice=0 if is_kept else 1)
 
 
 @every_step

@@ -15,6 +15,7 @@ from tests.support.crashing import How, is_statement
 
 # All these campaigns pass with it as long as nothing is taken out: see `test_every_effect`.
 SHAPE = BY_NAME["two once tools"]
+IN_BACKGROUND = BY_NAME["answers made in the background"]
 Campaign = Callable[[Ground, Shape, Base], None]
 
 
@@ -40,6 +41,10 @@ def is_watched(ground: Ground, shape: Shape, base: Base) -> None:
     ground.is_watched_by_the_reaper(shape, base)
 
 
+def background_is_bought_once(ground: Ground, shape: Shape, base: Base) -> None:
+    ground.dies_while_an_answer_is_pending(shape, base)
+
+
 @dataclass(frozen=True)
 class Mutation:
     """What is taken out of which text, and the campaign that must notice it."""
@@ -49,6 +54,7 @@ class Mutation:
     text: str
     instead: str
     campaign: Campaign
+    shape: Shape = SHAPE
 
     def __str__(self) -> str:
         return self.name
@@ -90,6 +96,22 @@ MUTATIONS = [
         "result = NULL",
         dies_everywhere,
     ),
+    Mutation(
+        "the id of what is pending",
+        "persistence.checkpoint_statement._HELD",
+        "pending = %(pending)s::json,",
+        "pending = NULL,",
+        background_is_bought_once,
+        IN_BACKGROUND,
+    ),
+    Mutation(
+        "that what is pending is not booked as lost",
+        "persistence.leases._TAKE_BACK",
+        " AND pending IS NULL)",
+        ")",
+        background_is_bought_once,
+        IN_BACKGROUND,
+    ),
 ]
 
 
@@ -106,12 +128,12 @@ def _no_statement_is_kept() -> Generator[None]:
 def test_the_campaign_notices_what_is_taken_out(
     ground: Ground, monkeypatch: pytest.MonkeyPatch, mutation: Mutation
 ) -> None:
-    base = ground.base(SHAPE)
+    base = ground.base(mutation.shape)
 
     replace_text(monkeypatch, mutation)
 
     with pytest.raises(CampaignFailed):
-        mutation.campaign(ground, SHAPE, base)
+        mutation.campaign(ground, mutation.shape, base)
 
 
 def replace_text(monkeypatch: pytest.MonkeyPatch, mutation: Mutation) -> None:

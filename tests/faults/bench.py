@@ -132,6 +132,7 @@ class Bench:
         key: str | None = None,
         queue: str = "interactive",
         settings: dict[str, str] | None = None,
+        provider: str = "main",
         **script: Any,
     ) -> Started:
         """Submit a turn whose model says `steps`; `script` are the other fields of Script."""
@@ -142,7 +143,7 @@ class Bench:
             session_id=session_id,
             idempotency_key=key,
             queue=queue,
-            overrides={"model": f"main:{model}", **(settings or {})},
+            overrides={"model": f"{provider}:{model}", **(settings or {})},
         )
         return self.adopt(submitted.turn_id, submitted.session_id, name)
 

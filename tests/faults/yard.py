@@ -40,6 +40,11 @@ _CONFIG = """
 api = "openai-chat"
 base_url = "{url}"
 api_keys = ["env:FAULTS_API_KEY"]
+[providers.background]
+api = "openai-responses"
+base_url = "{url}"
+api_keys = ["env:FAULTS_API_KEY"]
+extra_body = {{ background = true }}
 [agents.default]
 model = "main:scripted-none"
 system_prompt = "You are tested."

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from orchestration.stopping import Stop
 from persistence.records.message import Text
 from tests.providers.bench import APIS, KEY, ask, assistant, client, collecting, plain, request, results, user
 from tests.providers.faults import Peer, document, serving, whole
-from tests.support.provider import ScriptedProvider, provider
+from tests.support.provider import ScriptedProvider, key_digest, provider
 
 __all__ = ["provider"]
 
@@ -149,6 +149,28 @@ def test_the_pause_that_a_provider_asks_for_comes_with_what_has_started() -> Non
     assert pauses == [1.5, None, None, None]
 
 
+def test_a_response_is_looked_for_with_the_key_that_it_was_started_with(provider: ScriptedProvider) -> None:
+    model = provider.script("keys", [reply("Hello.")])
+    keys = (f"{KEY}-a", f"{KEY}-b")
+    settings = ProviderSettings(
+        "main", Api.OPENAI_RESPONSES, f"{provider.url}/v1", keys, extra_body={"background": True}
+    )
+    with closing(connect(settings)) as first, closing(connect(settings)) as second:
+        assert isinstance(first, BackgroundClient)
+        assert isinstance(second, BackgroundClient)
+        started = start(first, model, key=1)
+        kept = Started(started.id, key=started.key)
+
+        said = fetch_until_done(second, kept)
+        second.interrupt(kept)
+
+        with pytest.raises(ModelError, match="key 3"):
+            fetch(second, Started(started.id, key=2))
+    assert plain(said) == (Text("Hello."),)
+    used = {r.headers["authorization"] for r in provider.requests()}
+    assert (started.key, used) == (1, {key_digest(keys[1])})
+
+
 def test_an_id_is_no_path() -> None:
     lines: list[str] = []
 
@@ -254,6 +276,20 @@ def test_an_answer_that_nobody_wants_is_ended_at_the_provider(provider: Scripted
         asked.interrupt(started)
         with pytest.raises(AnswerLost, match="cancelled"):
             fetch(asked, started)
+
+
+def test_an_answer_that_was_finished_when_it_is_ended_says_what_it_came_to() -> None:
+    def script(peer: Peer) -> None:
+        for payload in (document(Api.OPENAI_RESPONSES), at_work(status="cancelled"), at_work(), b"<html>"):
+            peer.request()
+            peer.answer(200, payload)
+
+    with serving(script) as server, background(server.url) as asked:
+        told = [asked.interrupt(Started("resp_1")) for _ in range(4)]
+
+    assert told[0] is not None
+    assert told[0].output_tokens > 0
+    assert told[1:] == [None, None, None]
 
 
 def test_to_end_an_answer_takes_no_longer_than_a_stop_may() -> None:

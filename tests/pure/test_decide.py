@@ -17,6 +17,7 @@ from orchestration.steps import (
     CallModel,
     End,
     FallBack,
+    FetchAnswer,
     GiveUpWorker,
     HandBack,
     RunTools,
@@ -28,6 +29,7 @@ from orchestration.steps import (
 from persistence.records.agent import Grace
 from persistence.records.message import CallStatus, Effect, Origin, Role, Text
 from persistence.records.outcome import Counters
+from persistence.records.pending import Pending
 from persistence.records.status import ExitReason, WaitingFor
 from persistence.records.turn import Turn
 from persistence.records.usage import Usage
@@ -64,6 +66,7 @@ def _acting(t: Turn) -> Turn:
     return replace(t, messages=other.messages, calls=other.calls)
 
 
+PENDING = Pending("scripted", "large", "resp_1", 1)
 INVALID = {"invalid_iterations": MAX_INVALID_ITERATIONS}
 # In the order in which they count.
 RULES = [
@@ -75,6 +78,7 @@ RULES = [
     Rule("leave", lambda t: t, lambda s: s == HandBack(), Signals(must_hand_back=True)),
     Rule("slice", lambda t: replace(t, is_slice_over=True), lambda s: s == HandBack()),
     Rule("unfit", lambda t: with_counters(t, last_error=UNFIT_WORKER), lambda s: isinstance(s, GiveUpWorker)),
+    Rule("pending", lambda t: with_counters(t, pending=PENDING), lambda s: s == FetchAnswer()),
     Rule("calls", _acting, lambda s: s == RunTools(("a",))),
     Rule("news", lambda t: replace(t, inbox_n=1), lambda s: s == TakeInbox()),
     Rule("error", lambda t: with_counters(t, last_error="timeout", attempts=1), lambda s: isinstance(s, Backoff)),
@@ -82,6 +86,8 @@ RULES = [
 ]
 # Open calls are answered before these are looked at; a worker that is unfit and a failed call are the same counter.
 EXCLUSIVE = [{"invalid calls", "calls"}, {"tokens", "calls"}, {"unfit", "error"}]
+# What is bought already is fetched before they are looked at.
+EXCLUSIVE += [{"invalid calls", "pending"}, {"tokens", "pending"}]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
@@ -100,7 +106,9 @@ def test_of_two_rules_the_first_counts(first: Rule, second: Rule) -> None:
     assert first.means(decide(both, signals))
 
 
-@pytest.mark.parametrize("rule", [r for r in RULES if r.name not in ("calls", "unfit", "error", "news")], ids=str)
+@pytest.mark.parametrize(
+    "rule", [r for r in RULES if r.name not in ("calls", "unfit", "error", "news", "pending")], ids=str
+)
 def test_a_stored_final_answer_wins_over_everything(rule: Rule) -> None:
     answered = replace(rule.holds(turn()), messages=(asked(), said("Done.")), inbox_n=0)
 
@@ -114,6 +122,12 @@ def test_open_calls_are_answered_before_the_caps_are_looked_at() -> None:
     t = acting(call("a"), max_tokens_total=5, usage=Usage(5), counters=Counters(remedies=INVALID))
 
     assert decide(t, CALM) == RunTools(("a",))
+
+
+def test_an_answer_that_is_bought_is_fetched_before_the_caps_are_looked_at() -> None:
+    counters = Counters(remedies=INVALID, pending=PENDING)
+
+    assert decide(turn(max_tokens_total=5, usage=Usage(5), counters=counters), CALM) == FetchAnswer()
 
 
 def test_a_signal_of_the_process_is_an_interrupt_too() -> None:

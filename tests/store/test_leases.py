@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -12,7 +13,8 @@ from persistence.errors import LeaseHeld, LeaseLost
 from persistence.leases import Held, TakenBack
 from persistence.records.message import Effect
 from persistence.records.outcome import Counters, Outcome
-from persistence.records.status import TurnStatus
+from persistence.records.pending import Pending
+from persistence.records.status import ExitReason, TurnStatus
 from persistence.records.turn import Turn
 from tests.store.outcomes import LEASE, answer, claim, claimed, ending, results, store
 from tests.support.workbench import Bench, in_thread
@@ -260,6 +262,41 @@ def test_a_turn_handed_back_in_its_step_counts_no_crash_but_what_the_call_may_ha
     assert row["unknown_attempts"] == (0 if in_tool else 1)
     assert bench.everything(turn.id)["model_calls"][-1]["error"] == (None if in_tool else "outcome_unknown")
     assert bench.events(turn.id)[-1] == "turn.handed_back"
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [lambda bench, turn: bench.kill_owner(turn.id), lambda bench, turn: leases.hand_back(bench.database, held(turn))],
+    ids=["dies", "hands back in its step"],
+)
+def test_a_pending_answer_goes_to_the_next_owner_and_is_not_booked_as_lost(
+    bench: Bench, leave: Callable[[Bench, Turn], object]
+) -> None:
+    turn = claimed(bench)
+    pending = Pending("scripted", "large", "resp_1", 1, cut_as=ExitReason.TOKEN_CAP, cut_message="Too long.")
+    turn = store(bench, turn, Outcome(replace(turn.counters, pending=pending)))
+
+    leave(bench, turn)
+
+    found = claim(bench.database, turn.id, "worker-2")
+    assert found.counters.pending == pending
+    assert found.pending_age_s is not None
+    assert 0 <= found.pending_age_s < 60
+    assert (found.spending.unknown_attempts, bench.everything(turn.id)["model_calls"]) == (0, [])
+
+
+def test_the_age_of_what_is_pending_counts_from_its_start_alone(bench: Bench) -> None:
+    turn = claimed(bench)
+    with_it = replace(turn.counters, pending=Pending("scripted", "large", "resp_1", 1))
+    turn = store(bench, turn, Outcome(with_it))
+    since = bench.row(turn.id)["pending_since"]
+
+    turn = store(bench, turn, Outcome(replace(with_it, attempts=1)))
+    kept = bench.row(turn.id)["pending_since"]
+    turn = store(bench, turn, Outcome(replace(with_it, pending=None)))
+
+    assert kept == since
+    assert (bench.row(turn.id)["pending"], bench.row(turn.id)["pending_since"]) == (None, None)
 
 
 def test_only_the_owner_can_hand_a_turn_back(bench: Bench) -> None:

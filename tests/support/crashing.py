@@ -11,10 +11,12 @@ from enum import StrEnum
 from typing import Any, TypeVar
 from uuid import UUID
 
-from orchestration.ports import ModelRequest, OnText, Reply, StopSignal
+from orchestration.ports import ModelRequest, OnText, Reply, Started, StopSignal, TimeLimits
 from orchestration.runtime import Runtime
 from persistence.errors import DatabaseUnavailable
 from persistence.records.message import Role
+from persistence.records.usage import Usage
+from tests.support.background_model import BackgroundModel
 from tests.support.ledger import around_effect
 from tests.support.windows import is_for_summary
 from tests.support.workbench import Bench, WatchedDatabase
@@ -103,7 +105,7 @@ class Effects:
 
 
 def is_statement(what: str) -> bool:
-    return what != "model" and not what.startswith(("tool ", "inside "))
+    return not what.startswith(("model", "tool ", "inside "))
 
 
 class _CountedModel:
@@ -118,6 +120,10 @@ class _CountedModel:
         return self._effects.around("model", lambda: self._bought(request, stop, on_text))
 
     def _bought(self, request: ModelRequest, stop: StopSignal, on_text: OnText) -> Reply:
+        self._say_if_stored(request)
+        return self._bench.model.reply(request, stop=stop, on_text=on_text)
+
+    def _say_if_stored(self, request: ModelRequest) -> None:
         if not self._effects.bought_after and not is_for_summary(request):
             turn_id = request.messages[-1].turn_id
             stored = answers_stored(self._bench, turn_id)
@@ -126,7 +132,34 @@ class _CountedModel:
             asked_with = answers[-1].iteration if answers else 0
             if stored != asked_with:
                 self._bench.wrong.append(f"answer {asked_with + 1} is bought although {stored} are stored")
-        return self._bench.model.reply(request, stop=stop, on_text=on_text)
+
+
+class _CountedBackground(_CountedModel):
+    """A bench's model that answers in the background. It says so when an answer is started while one is pending."""
+
+    is_background = True
+
+    def __init__(self, bench: Bench, model: BackgroundModel, effects: Effects) -> None:
+        super().__init__(bench, effects)
+        self._model = model
+
+    def start(self, request: ModelRequest, *, stop: StopSignal, on_text: OnText) -> Reply | Started:
+        return self._effects.around("model", lambda: self._started(request, stop, on_text))
+
+    def fetch(self, started: Started, *, limits: TimeLimits, stop: StopSignal, on_text: OnText) -> Reply | Started:
+        return self._effects.around(
+            "model look", lambda: self._model.fetch(started, limits=limits, stop=stop, on_text=on_text)
+        )
+
+    def interrupt(self, started: Started) -> Usage | None:
+        return self._effects.around("model interrupt", lambda: self._model.interrupt(started))
+
+    def _started(self, request: ModelRequest, stop: StopSignal, on_text: OnText) -> Reply | Started:
+        turn_id = request.messages[-1].turn_id
+        if not self._effects.bought_after and self._bench.row(turn_id)["pending"] is not None:
+            self._bench.wrong.append("an answer is started while another is pending")
+        self._say_if_stored(request)
+        return self._model.start(request, stop=stop, on_text=on_text)
 
 
 def answers_stored(bench: Bench, turn_id: UUID) -> int:
@@ -142,9 +175,18 @@ def worker(bench: Bench, effects: Effects, name: str, **changes: Any) -> Runtime
 
     made: dict[str, Any] = {
         "database": WatchedDatabase(bench.database, around),
-        "models": lambda _name: _CountedModel(bench, effects),
+        "models": lambda _name: _counted(bench, effects),
     }
     return bench.runtime(name, **(made | changes))
+
+
+def _counted(bench: Bench, effects: Effects) -> _CountedModel:
+    model = bench.model
+    return (
+        _CountedBackground(bench, model, effects)
+        if isinstance(model, BackgroundModel)
+        else _CountedModel(bench, effects)
+    )
 
 
 def carry(effects: Effects, work: Callable[[], object]) -> bool:

@@ -86,14 +86,13 @@ def interrupt(turn: Turn, *, as_json: AsJson = False) -> int:
     What has been done is kept; `perdure resume` goes on from there.
     """
     wanted = arguments.turn_id(turn)
-    from persistence.records.status import TurnStatus
     from workers.cli import connecting, shapes
 
     with connecting.client() as client:
         status = client.interrupt(wanted)
     if as_json:
         print(shapes.line({"turn_id": str(wanted), "status": status.value}))
-    elif status is TurnStatus.RUNNING:
+    elif not status.is_ending:
         print(f"Turn {wanted} has been asked to end; it does so within seconds.")
     else:
         print(f"Turn {wanted} is {status.value}.")

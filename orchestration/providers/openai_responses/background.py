@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
 
@@ -28,13 +28,12 @@ from orchestration.providers.openai_responses.decoding import AT_WORK
 from orchestration.providers.wire.decoding import Decoder
 from orchestration.providers.wire.strict_json import object_of
 from orchestration.stopping import Stop
+from persistence.records.usage import Usage
 
 log = logging.getLogger(__name__)
 
 FIRST_LOOK_S = 0.5
 LONGEST_PAUSE_S = 10.0
-# Of so many responses it is remembered which key they were started with.
-_REMEMBERED = 4096
 # To tell a provider that an answer is not wanted any more must not hold up whoever wants to stop.
 _INTERRUPT_LIMITS = TimeLimits(connect_s=1.0, first_token_s=1.0, idle_s=1.0, call_s=1.0)
 
@@ -63,7 +62,6 @@ class ResponsesClient(ProviderClient, BackgroundClient):
         super().__init__(name, dialect, http, keys)
         self._shelf = shelf
         self._is_background = is_background
-        self._started_with: OrderedDict[str, int] = OrderedDict()
 
     @property
     def is_background(self) -> bool:
@@ -94,38 +92,38 @@ class ResponsesClient(ProviderClient, BackgroundClient):
         """See BackgroundClient."""
         send = partial(self._dialect.post, self._dialect.encode(request), self._key(request, stop))
         found = self._attempt(send, self._dialect.decoder(on_text), self._look, request.limits, stop)
-        if isinstance(found, Started) and not self.keys.is_static:
-            self._started_with[found.id] = request.key
-            while len(self._started_with) > _REMEMBERED:
-                self._started_with.popitem(last=False)
-        return found
+        return replace(found, key=request.key) if isinstance(found, Started) else found
 
     def fetch(self, started: Started, *, limits: TimeLimits, stop: StopSignal, on_text: OnText) -> Reply | Started:
         """See BackgroundClient."""
         send = partial(self._shelf.get, started.id, self._key_of(started, stop))
         try:
-            return self._attempt(send, self._dialect.decoder(on_text), self._look, limits, stop)
+            found = self._attempt(send, self._dialect.decoder(on_text), self._look, limits, stop)
         except ModelError as error:
             if isinstance(error.__cause__, Reported):
                 raise _lost(error, error.error) from error.__cause__
             if error.status == HTTPStatus.NOT_FOUND:  # it is not kept for ever; another attempt asks anew
                 raise _lost(error, ErrorClass.UNKNOWN) from error.__cause__
             raise
+        return replace(found, key=started.key) if isinstance(found, Started) else found
 
-    def interrupt(self, started: Started) -> None:
+    def interrupt(self, started: Started) -> Usage | None:
         """See BackgroundClient."""
         stop = Stop()
         send = partial(self._shelf.cancel, started.id, self._key_of(started, stop))
-        self._attempt(send, self._dialect.decoder(lambda _: None), _ignore, _INTERRUPT_LIMITS, stop)
+        return self._attempt(send, self._dialect.decoder(lambda _: None), _usage_of, _INTERRUPT_LIMITS, stop)
 
     def _key_of(self, started: Started, stop: StopSignal) -> str | None:
-        """The key that the response was started with: another account would not find it. After a crash, the first one."""
+        """The key that the response was started with: another account would not find it."""
         if self.keys.is_static:
             return None
         try:
-            return self.keys.value(self._started_with.get(started.id, 0), None, stop)
+            return self.keys.value(started.key, None, stop)
         except ConfigError as error:
             raise ModelError(ErrorClass.AUTH, str(error), was_sent=False) from error
+        except IndexError as error:
+            told = f"{self.name}: key {started.key + 1}, which this answer was started with, is not configured any more"
+            raise ModelError(ErrorClass.UNKNOWN, told, was_sent=False) from error
 
     def _look(self, response: httpx2.Response, decoder: Decoder, watch: CallWatch) -> Reply | Started:
         if not content_type(response).endswith("json"):
@@ -164,8 +162,13 @@ def _lost(error: ModelError, kind: ErrorClass) -> AnswerLost:
     )
 
 
-def _ignore(response: httpx2.Response, _decoder: Decoder, _watch: CallWatch) -> None:
-    response.read()
+def _usage_of(response: httpx2.Response, decoder: Decoder, watch: CallWatch) -> Usage | None:
+    """What a response that is given up came to; it may have been finished before that."""
+    watch.token()
+    body = response.read()
+    with suppress(Malformed, Reported):  # whatever it is by now, nobody wants it
+        decoder.document(object_of(body, "the answer"))
+    return decoder.usage
 
 
 def _asked_pause_s(response: httpx2.Response) -> float | None:
