@@ -116,6 +116,13 @@ def test_of_the_past_only_what_is_not_final_is_told_again() -> None:
     assert f"── iteration 2, {MODEL}\nSecond.\n" in shown
 
 
+def test_of_a_turn_that_has_ended_nothing_is_told_again() -> None:
+    batches = [[answered(1, "look"), event("turn.ended")]]
+    told = [e for batch in together(batches, lambda: [words("cut off", iteration=2)], at_a_time=10) for e in batch]
+    assert [e.type for e in told if isinstance(e, StoredEvent)] == ["model.answered", "turn.ended"]
+    assert len(told) == 2
+
+
 def test_the_tail_of_an_answer_that_comes_after_its_event_is_not_lost() -> None:
     speech = Speech()
     speech.take(words("Hel"))

@@ -105,6 +105,8 @@ def together(
         if final is None:
             yield [*entries, *batch]
             continue
+        if batch and batch[-1].type == "turn.ended":
+            entries = ()  # it has said its last word, which is not here
         answered = (e.payload.get("iteration", 0) for e in batch if e.type == "model.answered")
         final = max(final, *answered, 0)
         yield [*batch, *_of_now(entries, final)]
