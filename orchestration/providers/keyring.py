@@ -23,6 +23,8 @@ _LEFT_ALONE_S = 5.0
 # How many turns' keys are remembered, those that called last.
 _TURNS = 4096
 _LOOK_EVERY_S = 0.05
+# How many fetched keys are still masked where they are quoted.
+_SECRETS = 500
 
 
 @dataclass(slots=True)
@@ -88,9 +90,12 @@ class Keyring:
         entry = self._entries[number]
         if entry.fetch is None:
             return False
-        with entry.lock:
-            if entry.fetched_at <= used_at:  # else somebody was faster, and the next call has a new key already
-                entry.value = None
+        if entry.lock.acquire(blocking=False):  # else it is being fetched anew at this moment
+            try:
+                if entry.fetched_at <= used_at:  # else somebody was faster, and the next call has a new key already
+                    entry.value = None
+            finally:
+                entry.lock.release()
         return True
 
     def prepare(self, number: int, stop: StopSignal) -> None:
@@ -139,12 +144,21 @@ class Keyring:
                 entry.fault = key_sources.config_error(entry.reference, number, self._provider, fault)
                 entry.left_alone_until = time.monotonic() + _LEFT_ALONE_S
                 raise entry.fault from None
-            if value not in self._secrets:
-                self._secrets.append(value)
+            self._keep_secret(value)
             entry.value, entry.fault, entry.fetched_at = value, None, time.monotonic()
             return value
         finally:
             entry.lock.release()
+
+    def _keep_secret(self, value: str) -> None:
+        """Have the key masked wherever it may be quoted; of those that were fetched, the newest ones."""
+        with self._lock:
+            if value in self._secrets:
+                return
+            self._secrets.append(value)
+            fixed = sum(e.fetch is None for e in self._entries)
+            if len(self._secrets) > fixed + _SECRETS:
+                del self._secrets[fixed]
 
 
 def _digest(text: str) -> str:

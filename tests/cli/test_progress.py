@@ -103,6 +103,31 @@ def test_a_lost_worker_is_told_between_the_iterations() -> None:
             "attempt 2 at main:m failed: rate_limit with status 429",
         ),
         (
+            event(
+                "model.failed",
+                provider="main",
+                model="m",
+                error="auth",
+                status=401,
+                attempt=1,
+                key=2,
+                with_another_key=True,
+            ),
+            "attempt 1 at main:m with key 2 failed: auth with status 401; the next key is tried",
+        ),
+        (
+            event("model.failed", provider="main", model="m", error="auth", key=1, why="The command gave nothing."),
+            "The command gave nothing. The next key is tried.",
+        ),
+        (
+            event("model.held", provider="main", model="m", by="cooling_down", wait_s=12.0),
+            "main:m is not asked for 12.0 s: its provider wants a pause",
+        ),
+        (
+            event("model.held", provider="main", model="m", by="a_new_reason", wait_s=12.0),
+            "main:m is not asked for 12.0 s: a_new_reason",
+        ),
+        (
             event("model.failed", error="unfit_worker", worker="w", why="No tool"),
             "this worker cannot go on: No tool",
         ),

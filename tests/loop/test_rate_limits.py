@@ -235,6 +235,27 @@ def test_the_next_turn_begins_with_the_fallback_while_the_primary_cools_down_and
     assert not yard.events(turn_id, "model.fallback")
 
 
+@pytest.mark.parametrize("code", [401, 402])
+def test_a_primary_whose_only_key_was_refused_is_not_asked_again_by_the_next_turn_that_has_a_fallback(
+    yard: Yard, bench: Bench, provider: ScriptedProvider, code: int
+) -> None:
+    """AC-25."""
+    primary, spare = yard.provider("primary", api_keys=(FIRST,)), yard.provider("spare")
+    main = provider.script("main", [status(code)], repeat_last=True)
+    other = provider.script("other", [reply("From the spare.")], repeat_last=True)
+    chain: dict[str, Any] = {"model": f"{primary}:{main}", "fallbacks": (f"{spare}:{other}",)}
+    for _ in range(2):
+        turn_id = bench.submit(**chain)
+        bench.run(turn_id, yard.worker())
+
+    assert len(provider.requests("main")) == 1
+    assert yard.events(turn_id, "model.fallback")[0]["error"] == "no_usable_key"
+
+    # Without a fallback it is worth a try, and the turn ends with what the provider says.
+    turn = bench.run(bench.submit(model=f"{primary}:{main}"), yard.worker())
+    assert (turn.exit_reason, len(provider.requests("main"))) == (ExitReason.PROVIDER_FAILED, 2)
+
+
 def test_a_limit_takes_the_next_key_and_the_turn_says_which(
     yard: Yard, bench: Bench, provider: ScriptedProvider
 ) -> None:

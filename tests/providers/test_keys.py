@@ -161,6 +161,25 @@ def test_many_threads_that_need_a_key_run_its_command_once(tmp_path: Path) -> No
     assert (found, log.read_text()) == ([SECRET] * 8, "x")
 
 
+def test_a_key_that_is_being_fetched_is_not_waited_for_to_be_refreshed(tmp_path: Path) -> None:
+    file, stop = tmp_path / "started", Stop()
+    keys = ring(script_of(tmp_path, "import time", f"open({str(file)!r}, 'w').close()", "time.sleep(600)"))
+
+    def fetch() -> None:
+        with pytest.raises(CallInterrupted):
+            keys.value(0, None, stop)
+
+    thread = threading.Thread(target=fetch)
+    thread.start()
+    _until(file.exists)
+
+    assert keys.refresh(0, used_at=time.monotonic())
+
+    stop.set()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
 def test_a_command_is_run_without_a_shell(tmp_path: Path) -> None:
     target = tmp_path / "made"
 
