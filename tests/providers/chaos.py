@@ -74,7 +74,7 @@ def chaos(*options: str) -> Iterator[Chaos]:
         yield made
     finally:
         made.close()
-        process.terminate()
+        process.kill()  # an orderly end would wait for the stalls that nobody waits for any more
         process.communicate(timeout=30)
 
 
