@@ -7,6 +7,7 @@ may change what was sent before, and only what they have to.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ __all__ = ["provider"]
 
 ITERATIONS = 50
 MARK = b',"cache_control":{"type":"ephemeral"}'
+THINKING = re.compile(rb'\{"type":"thinking",[^{}]*\},')
 HISTORY = {Api.OPENAI_CHAT: b"messages", Api.OPENAI_RESPONSES: b"input", Api.ANTHROPIC: b"messages"}
 PROMPT = "You look at “things”.\n\tOne at a time; say \\n what you saw."
 CONTEXT = ("date:Europe/Berlin", "file:notes.md", "tests.support.contexts:memory", "tests.support.contexts:plugin")
@@ -81,7 +83,9 @@ class Recorder:
             return reply("## Done\n1. Things were looked at. " + "It said so. " * 20)
         made = self.at.pop(len(self.sent), None)
         what = made() if made else None
-        return status(500) if what == "fails" else self.answer(asked)
+        if isinstance(what, str):
+            return status(500) if what == "fails" else status(400, what)
+        return self.answer(asked)
 
 
 def looks(asked: Asked, times: int, *, thinks: bool = True) -> Answer:
@@ -250,3 +254,21 @@ def test_the_proof_has_teeth() -> None:
     assert not whole.continues(other)
     one = sent(Api.ANTHROPIC, [("model", "m"), ("system", "s"), ("messages", [message])])
     assert not sent(Api.ANTHROPIC, [("model", "m"), ("system", "t"), ("messages", [message])]).continues(one)
+
+
+def test_a_repair_leaves_thinking_out_and_changes_nothing_else(bench: Bench, provider: ScriptedProvider) -> None:
+    api = Api.ANTHROPIC
+    workers = Workers(bench, provider, api)
+    refusal = "messages.1.content.0: Invalid `signature` in `thinking` block"
+    recorder = Recorder(api, lambda asked: looks(asked, 5), {4: lambda: refusal})
+    turn_id = bench.submit("Look.", model=f"main:{provider.script('signed', recorder)}", system_prompt=PROMPT)
+    workers.carry(turn_id)
+
+    assert bench.view(turn_id).exit_reason is ExitReason.FINAL_ANSWER
+    assert bench.events(turn_id).count("request.repaired") == 1
+    broken = [n for n, (one, other) in enumerate(pairwise(recorder.sent), 1) if not other.continues(one)]
+    assert broken == [4]
+    before, after = recorder.sent[3], recorder.sent[4]
+    assert before.head == after.head
+    assert THINKING.search(before.conversation)
+    assert THINKING.sub(b"", before.conversation) == after.conversation
