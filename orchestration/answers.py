@@ -27,6 +27,7 @@ from persistence.records.message import (
     Result,
     Role,
     Text,
+    kept_text,
 )
 from persistence.records.outcome import CallState, ClosedCall, Counters, Ending, Event, ModelCall, Outcome, Wait
 from persistence.records.status import ExitReason
@@ -173,7 +174,7 @@ def tools_ran(turn: Turn, answered: Sequence[Answered], then_start: tuple[str, .
     told = tuple(_tool_ended(turn, a) for a in answered)
     open_ids = {c.call_id for c in turn.calls if not c.is_answered}
     if open_ids - {a.result.id for a in answered}:
-        closed = tuple(ClosedCall(a.result.id, a.result.status, a.duration_s, a.result.content) for a in answered)
+        closed = tuple(ClosedCall(a.result.id, a.result.status, a.duration_s, kept_text(a.result)) for a in answered)
         started = tuple(tool_started(turn, call_id) for call_id in then_start)
         return Outcome(turn.counters, started=then_start, closed=closed, events=(*told, *started))
     results = [*history.kept_results(turn), *(a.result for a in answered)]

@@ -15,7 +15,7 @@ from persistence.records.turn import Turn
 
 BYTES_PER_TOKEN = 4
 # What a provider counts for a picture, whatever its bytes.
-_IMAGE_TOKENS = 1500
+IMAGE_TOKENS = 1500
 # What stands around a block and a message on the wire.
 _FRAME_TOKENS = 6
 # The bounds of what is believed of a provider's count: tools weigh on a short request, and some servers count only what
@@ -65,12 +65,12 @@ def rough_block(block: Block) -> int:
             return rough_text(text)
         case Call(name=name, arguments=arguments):
             return _FRAME_TOKENS + rough_text(name) + rough_text(arguments)
-        case Result(content=content):
-            return _FRAME_TOKENS + rough_text(content)
+        case Result(content=content, images=images):
+            return _FRAME_TOKENS + rough_text(content) + IMAGE_TOKENS * len(images)
         case Thinking(text=text, native=native):
             return rough_text(text) if text else rough_text(dumps(native.data)) // 2
         case Image():
-            return _IMAGE_TOKENS
+            return IMAGE_TOKENS
         case Opaque(native=native):
             return rough_text(dumps(native.data))
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from persistence.ids import new_id
-from persistence.records.message import Block, Call, CallStatus, Message, Origin, Result, Role, Text
+from persistence.records.message import Block, Call, CallStatus, Message, Origin, Result, Role, Text, kept_result
 from persistence.records.outcome import CallState, ClosedCall
 from persistence.records.turn import Turn
 
@@ -74,7 +74,7 @@ def results_message(turn: Turn, results: Sequence[Result]) -> Message:
 
 def kept_results(turn: Turn) -> list[Result]:
     """The results that are in already, of calls whose siblings are not."""
-    return [Result(c.call_id, c.result or "", c.status) for c in turn.calls if c.is_answered]
+    return [kept_result(c.call_id, c.result or "", c.status) for c in turn.calls if c.is_answered]
 
 
 def close_open_calls(

@@ -57,9 +57,9 @@ def _words(block: Block, style: Style) -> str:
             return cut(text.strip(), style.text, style.tidy)
         case Call(name=name, arguments=arguments):
             return f"calls {name} with {cut(arguments, style.arguments, style.tidy)}"
-        case Result(content=content, status=status):
+        case Result(content=content, status=status, images=images):
             how = "" if status is CallStatus.SUCCEEDED else f", {status}"
-            return f"Result{how}: {cut(content, style.text, style.tidy)}"
+            return f"Result{how}: {cut(content, style.text, style.tidy)}" + "\n(a picture)" * len(images)
         case Image():
             return "(a picture)"
         case _:

@@ -20,9 +20,9 @@ from typing import Any, TypeAlias
 from orchestration.ports import CallRun, Effect, ToolContext
 from orchestration.tools.definition import Tool, ToolError
 from orchestration.tools.full_texts import FullText
-from orchestration.tools.results import Excerpt, NoText, excerpt_of, piece_of, shorten
+from orchestration.tools.results import Excerpt, NoText, excerpt_of, images_of, pictures, piece_of, shorten
 from orchestration.tools.threads import HelperThreads
-from persistence.records.message import Call, CallStatus, Result
+from persistence.records.message import Call, CallStatus, Image, Result
 
 GRACE_S = 1.0
 
@@ -75,6 +75,7 @@ class Attempt:
         self._is_left = False
         self._started = math.nan
         self._interrupt_coroutine: Callable[[], object] | None = None
+        self._yielded: list[Image] = []
 
     def start(self) -> None:
         """Start on a thread of its own, in a copy of this one's contextvars. Raises RuntimeError if none can be had."""
@@ -115,8 +116,7 @@ class Attempt:
         threading.current_thread().name = f"tool {self.tool.name}"
         run, crash = None, None
         try:
-            status, text, kept_at = self._outcome()
-            run = replace(self._answer(status, text), kept_at=kept_at)
+            run = self._outcome()
         except BaseException as error:  # noqa: BLE001 (carried to the runner's thread and raised there)
             crash = error
         if self._full_text is not None:
@@ -131,13 +131,18 @@ class Attempt:
         else:
             self._done.put(self)
 
-    def _outcome(self) -> tuple[CallStatus, str, str | None]:
+    def _outcome(self) -> CallRun:
         """How it ended, what the model is shown, and where all of that is."""
         try:
-            excerpt = excerpt_of(self._value(), self._result_chars, self._full_text)
+            value = self._value()
+            images = images_of(self._yielded if isinstance(value, Excerpt) else value)
+            excerpt = excerpt_of(value, self._result_chars, self._full_text)
             kept_at = self._full_text.close() if self._full_text else None
             status, preface = self._ending(CallStatus.SUCCEEDED)
-            return status, preface + excerpt.text(self._result_chars - len(preface), kept_at=kept_at), kept_at
+            text = excerpt.text(self._result_chars - len(preface), kept_at=kept_at)
+            if images and not text:
+                text = pictures(len(images))
+            return replace(self._answer(status, preface + text, images), kept_at=kept_at)
         except NoText as error:
             status, preface = self._ending(CallStatus.FAILED)
             text = f"{self.tool.name} ran, but what it returned {error}."
@@ -147,7 +152,7 @@ class Attempt:
             text = _sentence(error)
             if status is not CallStatus.FAILED and self.tool.effect is Effect.ONCE and not isinstance(error, ToolError):
                 status, text = CallStatus.UNKNOWN, f"{text}\n{_OUTCOME_UNKNOWN}"  # torn off, who knows where
-        return status, shorten(preface + text, self._result_chars), None
+        return self._answer(status, shorten(preface + text, self._result_chars))
 
     def _value(self) -> object:
         function = self.tool.function
@@ -166,7 +171,10 @@ class Attempt:
     def _gathered(self, pieces: Generator[object, Any, Any]) -> Excerpt:
         excerpt = Excerpt(self._result_chars, full_text=self._full_text)
         for piece in pieces:
-            excerpt.add(piece_of(piece))
+            if isinstance(piece, Image):
+                self._yielded.append(piece)
+            else:
+                excerpt.add(piece_of(piece))
             if self.told is not None:
                 pieces.close()
                 break
@@ -193,8 +201,8 @@ class Attempt:
         status = CallStatus.TIMED_OUT if limited else CallStatus.INTERRUPTED
         return status, f"{what}, and it did not stop when told to. It was left behind and has no result."
 
-    def _answer(self, status: CallStatus, text: str) -> CallRun:
-        return CallRun(Result(self.call.id, text, status), time.monotonic() - self._started)
+    def _answer(self, status: CallStatus, text: str, images: tuple[Image, ...] = ()) -> CallRun:
+        return CallRun(Result(self.call.id, text, status, images), time.monotonic() - self._started)
 
     def _log_error(self, error: BaseException) -> None:
         """Where a tool failed, for its author; what it said may be a user's, so that is for the debug level alone."""

@@ -6,12 +6,14 @@ import codecs
 import re
 import unicodedata
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from orchestration.context_size import BYTES_PER_TOKEN, IMAGE_TOKENS
+from orchestration.images import MOST_IMAGES, BadImage, from_base64, from_url
 from orchestration.tools.full_texts import FullText
 from persistence.records.message import Image, Opaque, Result, Text, dumps
 from persistence.records.text import clean, clean_value
@@ -89,6 +91,11 @@ def fit(result: Result, most_bytes: int | None, *, kept_at: str | None = None) -
     while most_bytes is not None and (size := len(shown.encode("utf-8", "replace"))) > most_bytes:
         limit = min(limit * most_bytes // size, limit - 1)
         shown = _shorter(result.content, limit, kept_at)
+    if most_bytes is not None and result.images:
+        shown_images = result.images[: max(most_bytes // BYTES_PER_TOKEN // IMAGE_TOKENS, 1)]
+        if left_out := len(result.images) - len(shown_images):
+            shown += f"\n[… {pictures(left_out)} left out: the context has no room …]"
+        result = replace(result, images=shown_images)
     return result if shown is result.content else replace(result, content=shown)
 
 
@@ -113,6 +120,25 @@ def excerpt_of(value: object, limit: int, full_text: FullText | None = None) -> 
     return excerpt
 
 
+def images_of(value: object) -> tuple[Image, ...]:
+    """The pictures in what a tool returned, whatever it says of their kind. Raises NoText."""
+    found: list[object] = [value] if isinstance(value, Image) else []
+    if isinstance(value, list | tuple):
+        found = [v for v in cast("Sequence[object]", value) if isinstance(v, Image)]
+    images = tuple(v for v in found if isinstance(v, Image))
+    if len(images) > MOST_IMAGES:
+        raise NoText(f"holds {len(images)} pictures, and {MOST_IMAGES} are the most")
+    try:
+        return tuple(from_url(v.url) if v.url else from_base64(v.data) for v in images)
+    except BadImage as error:
+        raise NoText(f"holds a picture that {error}") from error
+
+
+def pictures(count: int) -> str:
+    """What stands for a text where there are only pictures."""
+    return "(a picture)" if count == 1 else f"({count} pictures)"
+
+
 def piece_of(value: object) -> str:
     """The text of one thing that a tool yielded: text as it is, anything else as a line of JSON. Raises NoText."""
     return "".join(_pieces(value)) if isinstance(value, str | bytes | Text) else _json(value) + "\n"
@@ -128,8 +154,10 @@ def _pieces(value: object) -> Generator[str, None, None]:
             yield value.text
         case bytes() | bytearray() | memoryview():
             yield from _decoded(memoryview(value).cast("B"))
-        case Image() | Opaque():
-            raise NoText(f"is a block of type {type(value).__name__}, and results are text")
+        case Image():
+            yield ""  # shown beside the text, see `images_of`
+        case Opaque():
+            raise NoText(f"is a block of type {type(value).__name__}, and results are text and pictures")
         case list() | tuple() if value and all(isinstance(v, Text | Image | Opaque) for v in value):
             for block in value:
                 yield from _pieces(block)

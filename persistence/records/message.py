@@ -14,6 +14,8 @@ from uuid import UUID
 
 Json: TypeAlias = dict[str, Any]
 
+# What begins a kept result that is more than words: a character that no text has by the standard's own rule.
+_MORE = "\ufdd0"
 # In `wire`, beside what is sent: why the message is a part of an answer that goes on (see records.parts).
 PART = "part"
 
@@ -83,12 +85,22 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Image:
+    """A picture: either base64 `data` with its media type, or a `url`."""
+
+    media_type: str
+    data: str = ""
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
-    """The answer to one call."""
+    """The answer to one call: words, and the pictures that go with them."""
 
     id: str
     content: str
     status: CallStatus
+    images: tuple[Image, ...] = ()
 
     @property
     def is_error(self) -> bool:
@@ -101,15 +113,6 @@ class Thinking:
 
     text: str
     native: Native
-
-
-@dataclass(frozen=True, slots=True)
-class Image:
-    """A picture: either base64 `data` with its media type, or a `url`."""
-
-    media_type: str
-    data: str = ""
-    url: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +189,7 @@ def block_to_json(block: Block) -> Json:
                 "content": block.content,
                 "is_error": block.is_error,
                 "status": block.status.value,
+                **({"images": [block_to_json(image) for image in block.images]} if block.images else {}),
             }
         case Thinking():
             return _with_native({"type": "thinking", "text": block.text}, block.native)
@@ -204,11 +208,12 @@ def block_from_json(data: Json) -> Block:
         case "tool_call":
             return Call(data["id"], data["name"], data["arguments"], _native(data))
         case "tool_result":
-            return Result(data["id"], data["content"], CallStatus(data["status"]))
+            images = tuple(_image(image) for image in data.get("images", ()))
+            return Result(data["id"], data["content"], CallStatus(data["status"]), images)
         case "thinking":
             return Thinking(data["text"], cast("Native", _native(data)))
         case "image":
-            return Image(data.get("media_type", ""), data.get("data", ""), data.get("url", ""))
+            return _image(data)
         case "native":
             return Opaque(cast("Native", _native(data)))
         case unknown:
@@ -233,6 +238,25 @@ def _block_for_reading(data: Json) -> Block:
         return block_from_json(data)
     except (ValueError, LookupError, TypeError):
         return Opaque(Native("unknown", data))
+
+
+def kept_text(result: Result) -> str:
+    """A result as the text that is kept of it while its siblings run: its words, or all of it where it is more."""
+    plain = not result.images and not result.content.startswith(_MORE)
+    return result.content if plain else _MORE + dumps(block_to_json(result))
+
+
+def kept_result(call_id: str, text: str, status: CallStatus) -> Result:
+    """The result that `kept_text` made a text of."""
+    if not text.startswith(_MORE):
+        return Result(call_id, text, status)
+    found = block_from_json(json.loads(text.removeprefix(_MORE)))
+    assert isinstance(found, Result)
+    return found
+
+
+def _image(data: Json) -> Image:
+    return Image(data.get("media_type", ""), data.get("data", ""), data.get("url", ""))
 
 
 def _with_native(plain: Json, native: Native | None) -> Json:

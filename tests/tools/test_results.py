@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from orchestration.tools import tool
 from orchestration.tools.results import NOTHING, Excerpt, NoText, excerpt_of, fit, shorten
-from persistence.records.message import CallStatus, Image, Result, Text
+from persistence.records.message import CallStatus, Native, Opaque, Result, Text
 from tests.tools.bench import Bench
 
 
@@ -74,8 +74,8 @@ def looped() -> list[Any]:
         (float("nan"), "is no JSON"),
         ([1, float("inf")], "is no JSON"),
         (looped(), "nested too deeply or contains itself"),
-        (Image("image/png", data="AA=="), "block of type Image"),
-        ([Text("see"), Image("image/png", data="AA==")], "block of type Image"),
+        (Opaque(Native("p", {})), "block of type Opaque"),
+        ([Text("see"), Opaque(Native("p", {}))], "block of type Opaque"),
     ],
 )
 def test_what_is_neither_text_nor_json_is_refused_with_the_reason(value: object, reason: str) -> None:

@@ -161,7 +161,8 @@ def _block(block: Block, open_calls: frozenset[str]) -> str:
         case Call():
             return f"→ {block.name}({block.arguments})" + ("  [open]" if block.id in open_calls else "")
         case Result():
-            return f"← [{block.status.value}] {block.content}"
+            shown = "".join(f"\n(image, {image.media_type or image.url})" for image in block.images)
+            return f"← [{block.status.value}] {block.content}{shown}"
         case Thinking():
             return f"(thinking) {block.text}"
         case Image():

@@ -12,7 +12,8 @@ show, list      {"turn_id", "session_id", "agent", "status", "exit_reason", "act
 history         {"seq", "turn_id", "iteration", "role", "origin", "content": [blocks], "compressed"}, a line a message
                 and "parts", the numbers of the messages that an answer in several parts is joined from
                 blocks: {"type": "text", "text"}, {"type": "tool_call", "id", "name", "arguments"},
-                {"type": "tool_result", "id", "content", "is_error", "status"}, {"type": "thinking", "text", "native"},
+                {"type": "tool_result", "id", "content", "is_error", "status"} and "images" where there are any,
+                {"type": "thinking", "text", "native"},
                 {"type": "image", …}, {"type": "native", "native"}; an open call has "status": "open"
                 the context of a request is a message of its own, with no blocks and "context": [{"source", "chars"}];
                 what was sent in place of "content", where that differs, is "sent": [blocks] with --sent

@@ -222,17 +222,19 @@ def _has_calls(history: Sequence[Message]) -> bool:
 
 
 def _spoken(content: Sequence[object]) -> Iterable[bytes]:
-    for block in content:
-        match block:
-            case Text(text=text) if text.strip():
-                yield encode({"type": "text", "text": text})
-            case Image(url=url) if url:
-                yield encode({"type": "image", "source": {"type": "url", "url": url}})
-            case Image(media_type=media_type, data=data):
-                source = {"type": "base64", "media_type": media_type, "data": data}
-                yield encode({"type": "image", "source": source})
-            case _:
-                pass  # results go before all of this; nothing else is said by a user
+    return (encode(part) for block in content if (part := _part(block)) is not None)
+
+
+def _part(block: object) -> Json | None:
+    match block:
+        case Text(text=text) if text.strip():
+            return {"type": "text", "text": text}
+        case Image(url=url) if url:
+            return {"type": "image", "source": {"type": "url", "url": url}}
+        case Image(media_type=media_type, data=data):
+            return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
+        case _:
+            return None  # results go before all of this; nothing else is said by a user
 
 
 def _call(call: Call, extra: Json) -> bytes:
@@ -243,7 +245,10 @@ def _call(call: Call, extra: Json) -> bytes:
 
 def _result(result: Result) -> Json:
     block: Json = {"type": "tool_result", "tool_use_id": wire_id(result.id)}
-    if result.content.strip():
+    if result.images:
+        words = [Text(result.content)] if result.content.strip() else []
+        block["content"] = [part for shown in (*words, *result.images) if (part := _part(shown)) is not None]
+    elif result.content.strip():
         block["content"] = result.content
     if result.is_error:
         block["is_error"] = True

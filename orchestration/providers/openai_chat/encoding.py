@@ -6,7 +6,7 @@ in other characters, null content without calls, an empty list of tools, `tool_c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -128,12 +128,12 @@ class OpenAIEncoder:
             return _Piece(assistant=encode(self._assistant(content)), call_ids=calls)
         results = tuple((b.id, encode(_result(b))) for b in content if isinstance(b, Result))
         text = "\n\n".join(b.text for b in content if isinstance(b, Text) and b.text.strip())
-        parts = [part for block in content if (part := _part(block)) is not None]
+        parts = [part for block in (*_pictures(content), *content) if (part := _part(block)) is not None]
         piece = _Piece(
             results=results,
             text=encode(text)[1:-1],
             parts=b",".join(encode(part) for part in parts),
-            has_image=any(isinstance(b, Image) for b in content),
+            has_image=any(isinstance(b, Image) or (isinstance(b, Result) and b.images) for b in content),
         )
         return replace(piece, alone=b",".join(_joined([piece], ()))) if len(results) < 2 else piece
 
@@ -191,6 +191,14 @@ def _call(call: Call) -> Json:
 
 def _result(result: Result) -> Json:
     return {"role": "tool", "tool_call_id": wire_id(result.id), "content": result.content}
+
+
+def _pictures(content: Sequence[Block]) -> Iterator[Block]:
+    """The pictures of results. A tool message takes none, so a user's message after all of them shows them."""
+    for block in content:
+        if isinstance(block, Result) and block.images:
+            yield Text(f"[What the call {wire_id(block.id)} returned beside its text:]")
+            yield from block.images
 
 
 def _part(block: Block | None) -> Json | None:

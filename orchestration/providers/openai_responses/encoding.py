@@ -142,11 +142,17 @@ def _said_to_the_model(content: Sequence[Block]) -> Iterator[Json]:
     """Results, then everything else as one message of the user."""
     for block in content:
         if isinstance(block, Result):
-            yield {"type": "function_call_output", "call_id": wire_id(block.id), "output": block.content}
+            yield {"type": "function_call_output", "call_id": wire_id(block.id), "output": _output(block)}
     if any(isinstance(b, Image) for b in content):
         yield {"role": "user", "content": [part for b in content if (part := _input(b)) is not None]}
     elif text := "\n\n".join(b.text for b in content if isinstance(b, Text) and b.text.strip()):
         yield {"role": "user", "content": text}
+
+
+def _output(result: Result) -> str | list[Json]:
+    if not result.images:
+        return result.content
+    return [part for block in (Text(result.content), *result.images) if (part := _input(block)) is not None]
 
 
 def _input(block: Block) -> Json | None:
