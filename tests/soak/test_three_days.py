@@ -100,13 +100,14 @@ def _check(session: Session, *, compressions: int) -> None:
 def _report(session: Session) -> None:
     """For `pytest -s`: what befell the session, and what its iterations cost from the first to the last."""
     print(f"\n{dict(session.told)}")
-    print("iterations  requests  ms/iteration  kB/iteration  largest request, tokens")
+    print("iterations  requests  ms/iteration  CPU ms  kB/iteration  largest request, tokens")
     before = 0
     for block in session.blocks:
         if block.iterations:
             per = block.iterations
             grown, before = block.stored - before, block.stored
             print(
-                f"{per:10} {block.requests:9} {block.seconds / per * 1000:13.1f} {grown / per / 1000:13.1f}"
+                f"{per:10} {block.requests:9} {block.seconds / per * 1000:13.1f} {block.cpu_s / per * 1000:7.1f}"
+                f" {grown / per / 1000:13.1f}"
                 f" {block.largest // 4:15}"
             )
