@@ -126,7 +126,14 @@ class Children:
             if self._threads >= self._at_once:
                 return
             self._threads += 1
-        threading.Thread(target=self._carry_all, name="carries suspects", daemon=True).start()
+        try:
+            threading.Thread(target=self._carry_all, name="carries suspects", daemon=True).start()
+        except RuntimeError as error:  # no thread can be had just now: another wake of the turn will come
+            log.warning("turn.no_child", extra={"turn_id": str(suspect.turn_id), "reason": str(error)})
+            with self._lock:
+                self._threads -= 1
+                self._wanted.discard(suspect.turn_id)
+                self._waiting = deque(s for s in self._waiting if s is not suspect)
 
     def stop(self) -> None:
         """The process leaves: its children hand their turns back too."""
@@ -153,7 +160,11 @@ class Children:
             try:
                 child = self._carry(suspect, child)
             except OSError as error:  # no process can be had just now: another wake of the turn will come
+                child = None
                 log.warning("turn.no_child", extra={"turn_id": str(suspect.turn_id), "reason": str(error)})
+            except Exception:  # a fault with one child must not cost the place of all that come after it
+                child = None
+                log.exception("turn.child_fault", extra={"turn_id": str(suspect.turn_id)})
             finally:
                 with self._lock:
                     self._wanted.discard(suspect.turn_id)

@@ -87,6 +87,41 @@ def test_a_turn_can_be_wanted_again_once_it_was_let_go() -> None:
     assert yard.carried == [UUID(int=1)] * 2
 
 
+@pytest.mark.parametrize("fault", [OSError("no process"), RuntimeError("something else")])
+def test_a_child_that_cannot_be_had_costs_no_place(fault: Exception) -> None:
+    yard = Yard()
+    faults = [fault] * 5
+
+    def start() -> Child:
+        if faults:
+            raise faults.pop()
+        return Standing(yard)
+
+    children = Children(1, start=start)
+    for n in range(6):
+        children.want(Suspect(UUID(int=n), lambda: False, _nobody_is_dead))
+    yard.let_go.release()
+
+    wait_until(lambda: yard.left == 1)
+    assert yard.carried == [UUID(int=5)]
+
+
+def test_a_suspect_for_which_there_is_no_thread_can_be_wanted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    yard = Yard()
+    yard.let_go.release()
+
+    def start(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        yard.want(1)
+
+    yard.want(1)
+    wait_until(lambda: yard.left == 1)
+    assert yard.carried == [UUID(int=1)]
+
+
 def test_a_process_that_leaves_forgets_who_waits_and_stops_its_children() -> None:
     yard = Yard()
     for n in range(5):
