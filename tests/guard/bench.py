@@ -29,6 +29,11 @@ class Worker:
         self.provider = provider
         self.keys = keys
 
+    @property
+    def scope(self) -> str:
+        """What the rate limit of its calls hangs on, with one key and no group."""
+        return f"{self.provider}:large"
+
     def call(self, turn_id: UUID | None = None, **changes: Any) -> GuardedCall:
         made = GuardedCall(turn_id or uuid4(), self.provider, "large", self.keys, lambda: 100, 5.0, is_last=False)
         return replace(made, **changes)
@@ -96,6 +101,16 @@ class Fleet:
     @property
     def redis(self) -> redis.Redis:
         return redis.Redis.from_url(self.redis_url, decode_responses=True)
+
+    def now_ms(self) -> int:
+        with closing(self.redis) as client:
+            seconds, microseconds = client.time()
+            return seconds * 1000 + microseconds // 1000
+
+    def end_hold(self, worker: Worker, *, places: int = 0) -> None:
+        """Let the instant of this worker's hold come, with so many places given away in its line."""
+        with closing(self.redis) as client:
+            client.hset(f"perdure:guard:hold:{worker.scope}", mapping={"until": self.now_ms(), "next": places})
 
     def everything(self) -> str:
         """All names and values that the guards keep."""

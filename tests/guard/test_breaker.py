@@ -116,6 +116,15 @@ def test_a_straggler_says_nothing_new(fleet: Fleet) -> None:
     assert other.is_held(by=DOWN).wait_s < 12.0
 
 
+def test_a_straggler_does_not_close_it_again_once_the_time_to_try_has_come(fleet: Fleet) -> None:
+    one, other = fleet.workers(2)
+    trips([one, other], ErrorClass.CONNECT)
+    opened(fleet, one, fleet.name)
+    one.fails(ErrorClass.CONNECT, was_sent=False)
+
+    assert other.is_let_in().is_probe
+
+
 def test_a_probe_that_was_stopped_leaves_its_place_to_another(fleet: Fleet) -> None:
     one, other = fleet.workers(2)
     trips([one, other], ErrorClass.CONNECT)

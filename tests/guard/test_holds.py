@@ -124,6 +124,55 @@ def test_refusals_of_calls_that_were_under_way_are_one_and_the_same(fleet: Fleet
     assert worker.is_held().wait_s < 10.0
 
 
+def test_calls_that_nobody_knew_of_come_back_one_by_one_too(fleet: Fleet) -> None:
+    workers = fleet.workers(4)
+    workers[0].is_limited(60.0)
+    fleet.end_hold(workers[0])
+
+    found = [workers[n % 4].asks() for n in range(30)]
+
+    assert sum(isinstance(f, Permit) for f in found) <= 10
+    assert isinstance(found[0], Permit)
+
+
+def test_a_new_hold_makes_the_places_of_the_one_before_void(fleet: Fleet) -> None:
+    one, other = fleet.workers(2)
+    one.is_limited(20.0)
+    call = other.call()
+    other.is_held(call)
+    one.is_limited(40.0)
+    fleet.end_hold(one)
+
+    other.is_let_in(call)
+
+
+def test_a_place_that_nobody_came_for_is_lost(fleet: Fleet) -> None:
+    one, other = fleet.workers(2)
+    one.is_limited(20.0)
+    late, in_time = other.call(), other.call()
+    with fleet.redis as client:
+        line = f"perdure:guard:line:{one.scope}"
+        client.zadd(line, {str(late.turn_id): fleet.now_ms() - 130_000, str(in_time.turn_id): fleet.now_ms() - 1_000})
+    fleet.end_hold(one, places=100)
+
+    other.is_let_in(in_time)
+    other.is_held(late)
+
+
+def test_after_an_answer_the_holds_begin_small_again(fleet: Fleet) -> None:
+    one, other = fleet.workers(2)
+    for _ in range(4):
+        one.is_limited(None)
+        fleet.end_hold(one)
+    call = other.call()
+    other.answers(call, other.is_let_in(call))
+
+    advice = one.is_limited(None)
+
+    assert advice.wait_s is not None
+    assert advice.wait_s < 1.5
+
+
 def test_an_absurd_retry_after_is_not_believed(fleet: Fleet) -> None:
     one, other = fleet.workers(2)
     one.is_limited(1e9)
