@@ -11,14 +11,14 @@ def test_a_fault_of_ours_is_logged_with_its_place_and_nothing_else(bench: Bench)
     bench.yard.workers(0)
     turn = bench.start(reply("never"))
     # What no version of ours writes:
-    bench.yard.rows("UPDATE turns SET last_error = 'no such class', attempts = 1 WHERE id = %s", turn.id)
+    bench.yard.rows('UPDATE turns SET remedies = \'{"invalid_iterations": "many"}\' WHERE id = %s', turn.id)
     (worker,) = bench.yard.workers(1)
 
     view = turn.wait_for_end()
 
     assert view.exit_reason is ExitReason.INTERNAL_ERROR
     line = worker.wait_for_log("turn.internal_error", turn_id=str(turn.id))
-    assert line["exception"][0]["exc_type"] == "ValueError"
+    assert line["exception"][0]["exc_type"] == "TypeError"
     assert line["exception"][0]["frames"][-1]["filename"]
     assert not [frame for error in line["exception"] for frame in error["frames"] if "locals" in frame]
 
