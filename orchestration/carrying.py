@@ -7,8 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import Any
 from uuid import UUID
 
+from orchestration.arrivals import Arrivals
 from orchestration.live import Activity
 from orchestration.steps import Signals
 from orchestration.stopping import Stop
@@ -29,6 +31,7 @@ class Carried:
 
     def __init__(self, turn: Turn, *, asked_at: float, alone: bool = False) -> None:
         self.stop = Stop()
+        self.drafts: Arrivals[Any] | None = None
         self.alone = alone
         self.activity: Activity | None = None
         self._lock = threading.Lock()
@@ -59,7 +62,8 @@ class Carried:
     def signals(self) -> Signals:
         """What `decide` should know. A turn that is alone in its process leaves once it is no suspect any more."""
         leaves = self._must_hand_back or (self.alone and not self._turn.counters.is_suspect)
-        return Signals(is_interrupted=self._is_interrupted, must_hand_back=leaves)
+        awaits_drafts = self.drafts is not None
+        return Signals(is_interrupted=self._is_interrupted, must_hand_back=leaves, awaits_drafts=awaits_drafts)
 
     @property
     def is_inside_its_limit(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TypeAlias
@@ -109,6 +109,25 @@ def allow(turn: Turn, model: str, size: Callable[[], int], prices: Prices) -> Al
         return replace(room.refusal, output_text=_last_answer(turn))
     why = f"The answer did not fit into what was left of {room.cap}: resume the turn with a higher one."
     return Allowance(room.output_tokens, replace(room.refusal, message=why))
+
+
+def does_not_fit(turn: Turn, asked: Sequence[tuple[str, int, int]], prices: Prices) -> ExitReason | None:
+    """The cap that has no room for all of these calls together, each a model and the most tokens in and out of it.
+
+    Raises ConfigError as `allow` does.
+    """
+    if turn.max_tokens_total is not None:
+        most = sum(request + answer for _, request, answer in asked)
+        if turn.usage.total + turn.spending.estimated_tokens + most > turn.max_tokens_total:
+            return ExitReason.TOKEN_CAP
+    if turn.max_cost_usd is not None:
+        dear = Decimal(0)
+        for model, request_tokens, answer_tokens in asked:
+            request, answer = _worst(model, request_tokens, prices)
+            dear += request + answer * answer_tokens / _MILLION
+        if turn.spending.all_usd + dear > turn.max_cost_usd:
+            return ExitReason.COST_CAP
+    return None
 
 
 def _longest_answer(turn: Turn, request_tokens: int) -> int:

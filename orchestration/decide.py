@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestration import costs, holding, repairs, room
+from orchestration import costs, drafts, holding, repairs, room
 from orchestration.context_window import Why
 from orchestration.errors import ErrorClass
 from orchestration.history import groups, in_doubt
@@ -14,10 +14,12 @@ from orchestration.steps import (
     End,
     FallBack,
     FetchAnswer,
+    GatherDrafts,
     GiveUpWorker,
     HandBack,
     RunTools,
     Signals,
+    StartDrafts,
     StartTools,
     Step,
     TakeInbox,
@@ -46,9 +48,11 @@ def decide(turn: Turn, signals: Signals) -> Step:
     """The next step of a running turn.
 
     A stored final answer wins over everything: it is paid for and complete. Then come the reasons to stop or to leave,
-    then an answer that is bought and has to be fetched, or open calls (nothing may follow them but their results), then what arrived, the remedy for a failed attempt, and
-    a call.
+    then an answer that is bought and has to be fetched, or open calls (nothing may follow them but their results), then
+    what arrived, the remedy for a failed attempt, and a call. Drafts on their way to this process come before it all.
     """
+    if signals.awaits_drafts:  # they are being paid for: whatever comes next, they are kept
+        return GatherDrafts()
     stop = _reason_to_stop(turn, signals)
     if _has_final_answer(turn):
         return _finish(turn, may_go_on=stop is None)
@@ -250,6 +254,10 @@ def _call_model(turn: Turn) -> Step:
     smaller = room.before_call(turn, model)
     if isinstance(smaller, Why):
         return End(_is_full(turn, smaller))
+    if smaller is None and drafts.open_references(turn):
+        return GatherDrafts()
+    if smaller is None and drafts.are_due(turn, is_grace=is_grace):
+        return StartDrafts()
     return smaller or CallModel(model, is_grace=is_grace, is_last=not _has_fallback(turn))
 
 

@@ -52,6 +52,8 @@ def run_turn(turn_id: UUID, runtime: Runtime, *, alone: bool = False) -> Turn:
                 raise LeaseLost(f"turn {turn.id} was given up")
         return turn
     finally:
+        if carried.drafts is not None:  # nobody will keep them
+            carried.stop.set()
         runtime.registry.remove(carried)
 
 

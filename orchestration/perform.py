@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from orchestration import answers, background, compression, costs, guarded, history, ownership, repairs, room
+from orchestration import answers, background, compression, costs, guarded, history, mixture, ownership, repairs, room
 from orchestration.carrying import Carried
 from orchestration.context_size import rough_text, rough_tokens, size_of
 from orchestration.contexts import message as contexts
@@ -41,11 +41,13 @@ from orchestration.steps import (
     End,
     FallBack,
     FetchAnswer,
+    GatherDrafts,
     GiveUpWorker,
     HandBack,
     RepairRequest,
     RunTools,
     ShowLess,
+    StartDrafts,
     StartTools,
     Step,
     TakeInbox,
@@ -79,6 +81,10 @@ def perform(step: Step, turn: Turn, carried: Carried, runtime: Runtime) -> Outco
             return _call_model(step, turn, carried, runtime)
         case FetchAnswer():
             return _fetch_answer(turn, carried, runtime)
+        case StartDrafts():
+            return mixture.start(turn, runtime)
+        case GatherDrafts():
+            return mixture.gather(turn, carried, runtime)
         case Compress():
             return _compress(step, turn, carried, runtime)
         case StartTools():

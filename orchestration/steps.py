@@ -16,6 +16,7 @@ class Signals:
 
     is_interrupted: bool = False
     must_hand_back: bool = False
+    awaits_drafts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,16 @@ class CallModel:
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
     """Look for the answer that is pending, or sit a part of the pause between two looks out."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartDrafts:
+    """Mark the references of the agent as asked, before they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatherDrafts:
+    """Have the references answer that have not, and wait for the draft that comes next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +145,8 @@ class End:
 Step: TypeAlias = (
     CallModel
     | FetchAnswer
+    | StartDrafts
+    | GatherDrafts
     | StartTools
     | RunTools
     | FallBack

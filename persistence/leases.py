@@ -10,6 +10,7 @@ from uuid import UUID
 
 from persistence.database import Statements
 from persistence.errors import LeaseLost
+from persistence.records.drafts import OPEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +69,23 @@ _IN_TOOL = "EXISTS (SELECT FROM tool_calls c WHERE c.turn_id = t.id AND c.status
 # Nothing was being bought while an answer was pending: whoever carries the turn next fetches it.
 _IN_CALL = f"(NOT {_IN_TOOL} AND pending IS NULL)"
 
+# So may several at once have been, to the references whose drafts were out (records.drafts).
+_DRAFTS = f"coalesce((remedies ->> '{OPEN}')::int, 0)"
+_IN_FLIGHT = """CASE WHEN NOT in_call THEN 0 WHEN drafts = 0 THEN 1
+      ELSE length(replace(drafts::bit(32)::text, '0', '')) END"""
+
 # A model call that may have been in flight is booked with its outcome unknown. What it may have come to, its next owner
 # will know (`Outcome.lost`). After a crash it counts as a failed attempt: the provider has seen it like the others.
 _BOOKED = """booked AS (
   INSERT INTO model_calls (turn_id, fencing_token, position, iteration, provider, model, error)
-  SELECT back.id, back.fencing_token - 1, back.position + 1, back.iterations_used + 1,
+  SELECT back.id, back.fencing_token - 1, back.position + asked.n, asked.iteration,
     split_part(asked.model, ':', 1), substr(asked.model, strpos(asked.model, ':') + 1), 'outcome_unknown'
-  FROM back JOIN agents a ON a.id = back.agent_id, LATERAL (SELECT coalesce(
+  FROM back JOIN agents a ON a.id = back.agent_id, LATERAL (
+    SELECT n, 0 AS iteration, model FROM json_array_elements_text(settings -> 'references') WITH ORDINALITY r (model, n)
+    WHERE drafts >> (n - 1)::int & 1 = 1
+    UNION ALL SELECT 1, back.iterations_used + 1, coalesce(
     CASE WHEN back.model_index > 0 THEN coalesce(settings -> 'fallbacks' ->> (back.model_index - 1),
-      settings -> 'fallbacks' ->> -1) END, settings ->> 'model', 'unknown:unknown') AS model) asked
+      settings -> 'fallbacks' ->> -1) END, settings ->> 'model', 'unknown:unknown') WHERE drafts = 0) asked
   WHERE in_call
 )"""
 
@@ -89,15 +98,15 @@ _TOUCHED = """touched AS (
 
 _HAND_BACK = f"""
 WITH ours AS (
-  SELECT id, {_IN_TOOL} AS in_tool, {_IN_CALL} AS in_call FROM turns t
+  SELECT id, {_IN_TOOL} AS in_tool, {_IN_CALL} AS in_call, {_DRAFTS} AS drafts FROM turns t
   WHERE id = %(id)s AND fencing_token = %(token)s AND status = 'running' FOR UPDATE
 ), back AS (
   UPDATE turns t SET status = 'queued', fencing_token = fencing_token + 1, worker = NULL, lease_expires_at = NULL,
     hand_back_at = NULL, dispatched_at = NULL, activity = NULL, activity_since = NULL, event_seq = event_seq + 1,
-    unknown_attempts = unknown_attempts + in_call::int
+    unknown_attempts = unknown_attempts + {_IN_FLIGHT}
   FROM ours WHERE t.id = ours.id
   RETURNING t.id, t.event_seq, t.position, t.fencing_token, t.iterations_used, t.agent_id, t.model_index,
-    ours.in_tool, ours.in_call
+    ours.in_tool, ours.in_call, ours.drafts
 ), told AS (
   INSERT INTO events (turn_id, seq, type, payload)
   SELECT id, event_seq, 'turn.handed_back', json_build_object('in_step', true) FROM back
@@ -110,7 +119,8 @@ SELECT id FROM back"""
 # its workers, the others are not convicted with it.
 _TAKE_BACK = f"""
 WITH dead AS (
-  SELECT id, worker, is_suspect AS was_alone, {_IN_TOOL} AS in_tool, {_IN_CALL} AS in_call
+  SELECT id, worker, is_suspect AS was_alone, {_IN_TOOL} AS in_tool, {_IN_CALL} AS in_call,
+    {_DRAFTS} AS drafts
   FROM turns t
   WHERE status = 'running' AND {{rule}} ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), back AS (
@@ -120,11 +130,11 @@ WITH dead AS (
     crash_count = crash_count + (was_alone OR NOT in_tool)::int,
     crash_streak = crash_streak + (was_alone OR NOT in_tool)::int,
     is_suspect = was_alone OR in_tool OR crash_streak > 0,
-    attempts = attempts + in_call::int,
-    unknown_attempts = unknown_attempts + in_call::int
+    attempts = attempts + (in_call AND drafts = 0)::int,
+    unknown_attempts = unknown_attempts + {_IN_FLIGHT}
   FROM dead WHERE t.id = dead.id
   RETURNING t.id, t.queue, dead.worker, t.crash_count, t.is_suspect, t.event_seq, t.position, t.fencing_token,
-    t.iterations_used, t.agent_id, t.model_index, dead.in_tool, dead.in_call
+    t.iterations_used, t.agent_id, t.model_index, dead.in_tool, dead.in_call, dead.drafts
 ), told AS (
   INSERT INTO events (turn_id, seq, type, payload)
   SELECT id, event_seq, 'turn.taken_back',

@@ -263,5 +263,6 @@ def _check_models(agent: AgentSettings, providers: Mapping[str, ProviderSettings
 
 
 def _every_model(agent: AgentSettings) -> tuple[str, ...]:
-    """Whatever the agent may ask, for answers or for summaries."""
-    return agent.models if agent.compress_model is None else (*agent.models, agent.compress_model)
+    """Whatever the agent may ask, for answers, drafts or summaries."""
+    compressing = () if agent.compress_model is None else (agent.compress_model,)
+    return (*agent.models, *agent.references, *compressing)

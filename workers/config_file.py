@@ -104,7 +104,16 @@ class ModelEntry(_Strict):
 # What a number may be, beyond its type. Settings that are not listed may be anything of their type.
 # The upper ends are what the database's columns and intervals hold, with room to be raised by a resume.
 _COUNTS = ("iterations", "context_window", "compress_window", "max_output_tokens", "attempts", "max_crashes")
-_TIMES = ("deadline_s", "connect_s", "first_token_s", "idle_s", "call_s", "tool_timeout_s", "context_timeout_s")
+_TIMES = (
+    "deadline_s",
+    "connect_s",
+    "first_token_s",
+    "idle_s",
+    "call_s",
+    "tool_timeout_s",
+    "context_timeout_s",
+    "references_deadline_s",
+)
 _MOST = 1_000_000_000
 _TEN_YEARS_S = 10 * 365 * 86_400
 
@@ -128,6 +137,7 @@ _BOUNDS: Mapping[str, Any] = {
     "context_chars": Field(ge=100, le=_MOST),
     "compress_at": Field(gt=0, le=1),
     "compress_passes": Field(ge=0, le=20),
+    "references": Field(max_length=8),
     "continuations": Field(ge=0, le=100),
     "output_repairs": Field(ge=0, le=100),
 }

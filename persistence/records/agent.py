@@ -20,6 +20,13 @@ class Grace(StrEnum):
     OFF = "off"
 
 
+class ReferencesEvery(StrEnum):
+    """How often the references of an agent give their drafts."""
+
+    TURN = "turn"
+    ITERATION = "iteration"
+
+
 class OnBusy(StrEnum):
     """What a new turn does when its session has a live one."""
 
@@ -42,6 +49,9 @@ class AgentSettings:
     system_prompt: str = "You are a careful assistant. Use the tools you have; say plainly what you could not do."
     tools: tuple[str, ...] = ()
     context: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()
+    references_every: ReferencesEvery = ReferencesEvery.TURN
+    references_deadline_s: float = 120.0
     context_chars: int = 20_000
     context_timeout_s: float = 10.0
     iterations: int = 90
@@ -82,6 +92,7 @@ class AgentSettings:
         known = {f.name for f in fields(cls)}
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known}
         values["grace"] = Grace(values.get("grace", Grace.ANSWER))
+        values["references_every"] = ReferencesEvery(values.get("references_every", ReferencesEvery.TURN))
         values["on_busy"] = OnBusy(values.get("on_busy", OnBusy.QUEUE))
         return cls(**values)
 

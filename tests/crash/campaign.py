@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from decimal import Decimal
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from orchestration.runtime import Runtime
 from persistence import leases, submission
 from persistence.database import Database
 from persistence.errors import LeaseHeld, LeaseLost, Refused
-from persistence.records.message import Block, CallStatus, Result, block_to_json
+from persistence.records.drafts import DRAFT
+from persistence.records.message import Block, CallStatus, Message, Result, block_to_json
 from persistence.records.status import ExitReason, TurnStatus
 from persistence.records.usage import Usage
 from tests.crash.shapes import Shape
@@ -58,6 +60,15 @@ def _doubt(block: dict[str, Any], doubted: frozenset[str]) -> dict[str, Any]:
         return block
     unknown: Block = Result(block["id"], history.UNKNOWN_OUTCOME, CallStatus.UNKNOWN)
     return block_to_json(unknown)
+
+
+def _drafts_in_one_order(messages: Sequence[Message]) -> list[Message]:
+    """Drafts that come side by side come in any order."""
+    ordered: list[Message] = []
+    for are_drafts, some in groupby(messages, lambda m: m.wire is not None and DRAFT in m.wire):
+        found = list(some)
+        ordered += sorted(found, key=lambda m: m.text) if are_drafts else found
+    return ordered
 
 
 @dataclass
@@ -143,7 +154,10 @@ class Campaign:
             view.grace_used,
             view.usage,
             view.spending.cost_usd,
-            tuple((m.role, m.origin, m.iteration, tuple(block_to_json(b) for b in m.content)) for m in messages),
+            tuple(
+                (m.role, m.origin, m.iteration, tuple(block_to_json(b) for b in m.content))
+                for m in _drafts_in_one_order(messages)
+            ),
         )
 
     def verdict(self, base: Base, *, bought_twice: int) -> None:
@@ -197,7 +211,7 @@ class Ground:
             for n, (nth, how) in enumerate(deaths, 1):
                 campaign.ride(Effects(nth, how), f"worker-{n}")
             campaign.ride(Effects(), "the last worker")
-            campaign.verdict(base, bought_twice=len(deaths) if bought_twice is None else bought_twice)
+            campaign.verdict(base, bought_twice=len(deaths) * shape.most_lost if bought_twice is None else bought_twice)
             return campaign
 
     def dies_while_an_answer_is_pending(self, shape: Shape, base: Base) -> None:

@@ -24,7 +24,7 @@ from tests.support.workbench import Bench
 class Shape:
     """`is_exact` is False where a crash may change what the turn has done by its ending (an interrupt finds it elsewhere).
 
-    `resumes_with` iterations are given once when the budget has ended it. `always` sees every effect before it happens.
+    `most_lost` is the number of calls that may be under way at once. `resumes_with` iterations are given once when the budget has ended it. `always` sees every effect before it happens.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Shape:
     runtime: dict[str, Any] = field(default_factory=dict[str, Any])
     resumes_with: int = 0
     is_exact: bool = True
+    most_lost: int = 1
     model: Callable[..., ScriptedModel] = ScriptedModel
     always: Callable[[Bench, Runtime, str], object] = lambda _bench, _runtime, _what: None
 
@@ -102,6 +103,12 @@ def _gives_short_answers(request: ModelRequest, _stop: StopSignal) -> Reply:
         raise ModelError(ErrorClass.OUTPUT_CAP, "max_tokens is too large", status=400, output_limit=8_000)
     done = request.messages[-1].iteration
     return says("Done.") if done == 2 else asks(("send", "{}"), tag=f"n{done}_")
+
+
+def _drafts_and_answers(request: ModelRequest, _stop: StopSignal) -> Reply:
+    if request.model.startswith("draft"):
+        return says(f"What {request.model} would do.")
+    return says("Done.") if request.messages[-1].iteration else asks(("send", "{}"))
 
 
 SHAPES = (
@@ -223,6 +230,12 @@ SHAPES = (
         ExitReason.INTERRUPTED_BY_USER,
         is_exact=False,
         model=BackgroundModel,
+    ),
+    Shape(
+        "drafts of two references",
+        plain(_drafts_and_answers),
+        settings={"references": ("scripted:draft-a", "scripted:draft-b"), "references_every": "iteration"},
+        most_lost=2,
     ),
     Shape("compressions", plain(_keeps_notes), settings={"context_window": 4_000}),
 )

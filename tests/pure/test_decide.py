@@ -18,10 +18,12 @@ from orchestration.steps import (
     End,
     FallBack,
     FetchAnswer,
+    GatherDrafts,
     GiveUpWorker,
     HandBack,
     RunTools,
     Signals,
+    StartDrafts,
     StartTools,
     Step,
     TakeInbox,
@@ -128,6 +130,21 @@ def test_an_answer_that_is_bought_is_fetched_before_the_caps_are_looked_at() -> 
     counters = Counters(remedies=INVALID, pending=PENDING)
 
     assert decide(turn(max_tokens_total=5, usage=Usage(5), counters=counters), CALM) == FetchAnswer()
+
+
+def test_drafts_on_their_way_are_kept_before_anything_else() -> None:
+    for rule in RULES:
+        assert decide(rule.holds(turn()), replace(rule.signals, awaits_drafts=True)) == GatherDrafts()
+
+
+def test_references_are_asked_before_the_model_and_not_for_the_last_call() -> None:
+    t = turn(references=("scripted:a", "scripted:b"))
+
+    assert decide(t, CALM) == StartDrafts()
+    assert decide(with_counters(t, remedies={"drafts_for": 1, "drafts_open": 2}), CALM) == GatherDrafts()
+    assert decide(with_counters(t, remedies={"drafts_for": 1}), CALM) == CallModel(MODEL)
+    last = with_counters(t, iterations_used=10, grace_used=True)
+    assert decide(last, CALM) == CallModel(MODEL, is_grace=True)
 
 
 def test_a_signal_of_the_process_is_an_interrupt_too() -> None:

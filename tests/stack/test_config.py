@@ -11,7 +11,7 @@ import pytest
 
 from orchestration.errors import ConfigError
 from orchestration.providers.settings import Api
-from persistence.records.agent import AgentSettings, Grace
+from persistence.records.agent import AgentSettings, Grace, ReferencesEvery
 from workers import config
 from workers.config import Config
 from workers.config_file import AgentEntry
@@ -351,6 +351,29 @@ def test_the_window_of_the_model_that_summarises_is_its_own(load: Load) -> None:
 def test_the_model_that_summarises_needs_a_provider_too(load: Load) -> None:
     with pytest.raises(ConfigError, match="no provider 'elsewhere' is configured"):
         load(AGENT + 'compress_model = "elsewhere:small"\n')
+
+
+def test_references_are_read_as_other_models_are(load: Load) -> None:
+    agent = load(AGENT + 'references = ["main:small", "main:small"]\nreferences_every = "iteration"\n').agents[
+        "default"
+    ]
+
+    assert (agent.references, agent.references_every) == (("main:small",) * 2, ReferencesEvery.ITERATION)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ('references = ["elsewhere:small"]', "no provider 'elsewhere'"),
+        ('references = ["small"]', "names no provider"),
+        (f"references = {['main:small'] * 9}", "references"),
+        ('references_every = "hour"', "references_every"),
+        ("references_deadline_s = 0", "references_deadline_s"),
+    ],
+)
+def test_references_that_cannot_be_asked_are_refused(load: Load, wrong: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        load(AGENT + wrong + "\n")
 
 
 def test_the_providers_of_a_quota_group_share_the_limits_that_one_of_them_states(load: Load) -> None:

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 from uuid import UUID
 
+from orchestration import mixture
 from orchestration.ports import ModelRequest, OnText, Reply, Started, StopSignal, TimeLimits
 from orchestration.runtime import Runtime
 from persistence.errors import DatabaseUnavailable
@@ -124,6 +125,9 @@ class _CountedModel:
         return self._bench.model.reply(request, stop=stop, on_text=on_text)
 
     def _say_if_stored(self, request: ModelRequest) -> None:
+        if mixture.SYSTEM in request.system:
+            self._say_if_draft_is_stored(request)
+            return
         if not self._effects.bought_after and not is_for_summary(request):
             turn_id = request.messages[-1].turn_id
             stored = answers_stored(self._bench, turn_id)
@@ -132,6 +136,18 @@ class _CountedModel:
             asked_with = answers[-1].iteration if answers else 0
             if stored != asked_with:
                 self._bench.wrong.append(f"answer {asked_with + 1} is bought although {stored} are stored")
+
+    def _say_if_draft_is_stored(self, request: ModelRequest) -> None:
+        turn_id = request.messages[-1].turn_id
+        sql = """SELECT count(*) AS n FROM messages
+                 WHERE turn_id = %(id)s AND iteration = %(iteration)s AND wire ->> 'draft' = %(model)s"""
+        params = {
+            "id": turn_id,
+            "iteration": answers_stored(self._bench, turn_id),
+            "model": f"scripted:{request.model}",
+        }
+        if not self._effects.bought_after and self._bench.database.one(sql, params)["n"]:
+            self._bench.wrong.append(f"the draft of {request.model} is bought although it is stored")
 
 
 class _CountedBackground(_CountedModel):
