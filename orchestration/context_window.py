@@ -11,6 +11,7 @@ from orchestration.context_size import Size, rough_block, rough_text, rough_toke
 from orchestration.costs import USUAL_OUTPUT_TOKENS
 from persistence.records import parts
 from persistence.records.agent import AgentSettings
+from persistence.records.context import sources_of
 from persistence.records.message import Block, Message, Origin, Role
 from persistence.records.turn import Turn
 
@@ -27,6 +28,8 @@ _SUMMARY_SHARE, _SHORTEST_SUMMARY, _LONGEST_SUMMARY = 0.2, 150, 10_000
 _NOTICE_TOKENS = 200
 # What is carried along of the words that the user added to a request, in characters: the newest.
 _ADDED_CHARS = 8_000
+# The context of a request (memory, for one) goes along with it as long as it is no longer than this.
+_CONTEXT_TOKENS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +141,7 @@ def _sized(turn: Turn, middle: Sequence[Message], limits: Limits, size: Size) ->
 
 
 def carried(turn: Turn, from_seq: int, to_seq: int) -> Carried:
-    """The words of the user that go along with a summary of these messages.
+    """The words of the user that go along with a summary of these messages, and the context of their request.
 
     Nothing where a newer request follows them: what was asked before is then a matter for the summary.
     """
@@ -149,6 +152,9 @@ def carried(turn: Turn, from_seq: int, to_seq: int) -> Carried:
     for message in new_messages(turn, from_seq, to_seq):
         if _is_request(message):
             request, added = message.sent, ""
+        elif sources_of(message) is not None:
+            is_short = sum(map(rough_block, message.sent)) <= _CONTEXT_TOKENS
+            request = (*request, *message.sent) if request and is_short else request
         elif message.origin is Origin.STEER:
             added = f"{added}\n\n{message.text}".strip()
     return Carried(request, added[-_ADDED_CHARS:])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from persistence.records.agent import AgentSettings
 from persistence.records.message import Call, CallStatus, Message, Origin, Result, Role, Text
 from persistence.records.turn import Turn
 from tests.pure.histories import after, carrying, compressed, followed, histories, step_of, summarised
-from tests.pure.turns import message
+from tests.pure.turns import message, said, turn
 from tests.support.standing import wrong_with_request
 
 windows = st.sampled_from([2_000, 8_000, 32_000, 200_000])
@@ -202,6 +204,20 @@ def test_a_request_goes_into_the_summary_once_a_newer_one_follows() -> None:
     asked_again = followed(t, message(Role.ASSISTANT, Text("Done.")), message(Role.USER, Text("And now?")))
 
     assert carried(asked_again, 2, 21).request == ()
+
+
+@pytest.mark.parametrize(("chars", "goes_along"), [(2_000, True), (20_000, False)])
+def test_a_short_context_goes_along_with_its_request(chars: int, goes_along: bool) -> None:
+    memory = {"content": [{"type": "text", "text": "m" * chars}], "context": [{"source": "memory", "chars": chars}]}
+    asked = message(Role.USER, Text("Do it."), seq=1, iteration=0)
+    context = replace(message(Role.USER, origin=Origin.NOTICE, seq=2, iteration=0), wire=memory)
+    t = turn(asked, context, said(), message(Role.USER, Text("quickly"), origin=Origin.STEER, seq=4))
+
+    found = carried(t, 1, 4)
+
+    assert found.request == (Text("Do it."), *((Text("m" * chars),) if goes_along else ()))
+    assert found.added == "quickly"
+    assert carried(t, 2, 4).request == ()  # its request stays where it is
 
 
 def test_what_was_carried_is_carried_on() -> None:
