@@ -53,7 +53,9 @@ class Allowance:
         if call.error is None and outcome.messages and parts.is_cut(outcome.messages[0]):
             # To go on would buy the same request again, for a shorter answer each time.
             whole = parts.answer((*turn.messages, outcome.messages[0]), turn.id)
-            return ended_as(replace(outcome, messages=outcome.messages[:1]), replace(self.cut, output_text=whole))
+            told = tuple(event for event in outcome.events if event.type == "model.answered")
+            alone = replace(outcome, messages=outcome.messages[:1], events=told)
+            return ended_as(alone, replace(self.cut, output_text=whole))
         # The latter: an answer so short that its provider would not even begin.
         if ending is None and call.error in (ErrorClass.TRUNCATED, ErrorClass.FORMAT_ERROR):
             return ended_as(outcome, self.cut)

@@ -69,11 +69,12 @@ def followed(turn: Turn, answer: Outcome, message: Message) -> Outcome:
     if is_spent and retry.notice:
         said.append(history.LAST_REPLY_NOTICE if agent.grace is Grace.ANSWER else history.GRACE_TOOLS_NOTICE)
     notices = tuple(history.notice(turn, text, iteration=message.iteration) for text in ("\n\n".join(said),) if text)
+    told = Event("answer.goes_on", {"why": retry.counter, "n": tried + 1, "most": retry.most})
     return replace(
         answer,
         counters=_once_more(counters, retry.counter, grants_grace=is_spent),
         messages=(*answer.messages, *notices),
-        events=(*answer.events, *((Event("budget.grace"),) if is_spent else ())),
+        events=(*answer.events, told, *((Event("budget.grace"),) if is_spent else ())),
     )
 
 

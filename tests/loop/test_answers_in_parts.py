@@ -7,13 +7,14 @@ import pytest
 from orchestration import history
 from orchestration.errors import CallInterrupted, ErrorClass, ModelError
 from orchestration.ports import Finish, ModelRequest, Reply, StopSignal
-from persistence import inbox, interrupts, submission, views
+from persistence import events, inbox, interrupts, submission, views
 from persistence.records.message import Native, Opaque, Origin, Role, Text
 from persistence.records.status import ExitReason, TurnStatus
 from persistence.records.usage import Usage
 from tests.support.scripted_model import Scripted, asks, says
 from tests.support.windows import WindowedModel, is_for_summary, words
 from tests.support.workbench import Bench
+from workers.cli import render
 
 SEARCH = Opaque(Native("scripted", {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}))
 
@@ -33,6 +34,11 @@ def test_an_answer_that_was_cut_goes_on_and_reads_as_one_message(bench: Bench) -
     view = bench.view(turn.id)
     assert (view.exit_reason, view.output_text) == (ExitReason.FINAL_ANSWER, "Once upon a time there was a queue.")
     assert (view.iterations_used, bench.model.calls) == (3, 3)
+    told = [render.line(e) for e in events.read(bench.database, turn.id) if e.type == "answer.goes_on"]
+    assert [line.partition("the answer ")[2] for line in told] == [
+        "was cut at the output limit: it goes on, 1 of 3",
+        "was cut at the output limit: it goes on, 2 of 3",
+    ]
     shown = list(views.history(bench.database, turn.id))
     assert [(m.message.text, m.parts) for m in shown] == [
         ("Do it.", ()),

@@ -194,6 +194,14 @@ def _fields(payload: Payload) -> str:
 # -- what each event says ----------------------------------------------------------------------------------------------
 
 
+# By the counter of an answer that goes on.
+_UNFINISHED = {
+    "continuations": "was cut at the output limit",
+    "pauses": "was paused by the provider",
+    "output_repairs": "does not fit its schema",
+}
+
+
 def _answered(p: Payload) -> str:
     asked: list[str] = p.get("tools") or []
     what = f"asks for {', '.join(asked)}" if asked else "answers"
@@ -263,6 +271,9 @@ _SENTENCES: Mapping[str, Callable[[Payload], str]] = {
     "model.failed": _failed,
     "tool.started": lambda p: f"  {p.get('name')} starts",
     "tool.ended": lambda p: f"  {p.get('name')} {p.get('status')} ({seconds(p.get('duration_s'))})",
+    "answer.goes_on": lambda p: (
+        f"the answer {_UNFINISHED.get(str(p.get('why')), p.get('why'))}: it goes on, {p.get('n')} of {p.get('most')}"
+    ),
     "steer.applied": lambda p: f"steer {p.get('n')} has joined the turn",
     "steer.not_delivered": lambda p: f"steer {p.get('n')} came too late",
     "context.added": _context,
