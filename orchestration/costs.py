@@ -178,7 +178,7 @@ def booked(turn: Turn, outcome: Outcome, model: str, size: Callable[[], int], pr
     elif call is not None and call.is_unknown:
         guess = _estimate(turn, f"{call.provider}:{call.asked or call.model}", size(), prices)
         outcome = replace(outcome, model_call=replace(call, estimate=guess))
-    return replace(outcome, lost=Lost(lost, _estimate(turn, model, size(), prices))) if lost else outcome
+    return replace(outcome, lost=Lost(lost, _dearest(turn, model, size(), prices))) if lost else outcome
 
 
 def _with_cost(events: tuple[Event, ...], cost: Decimal | None) -> tuple[Event, ...]:
@@ -213,7 +213,13 @@ def _worst(model: str, request_tokens: int, prices: Prices) -> tuple[Decimal, De
 def _lost(turn: Turn, model: str, request_tokens: int, prices: Prices) -> Spending:
     """What the attempts will be booked at that nobody saw the end of and nobody has estimated yet."""
     attempts = turn.spending.lost_attempts
-    return Lost(attempts, _estimate(turn, model, request_tokens, prices)).spending if attempts else Spending()
+    return Lost(attempts, _dearest(turn, model, request_tokens, prices)).spending if attempts else Spending()
+
+
+def _dearest(turn: Turn, model: str, request_tokens: int, prices: Prices) -> Estimate:
+    """What a lost attempt has come to: it was one of `model`, or of a reference, and the dearest of them counts."""
+    guesses = [_estimate(turn, name, request_tokens, prices) for name in (model, *turn.agent.references)]
+    return max(guesses, key=lambda guess: guess.cost_usd or Decimal(0))
 
 
 def _estimate(turn: Turn, model: str, request_tokens: int, prices: Prices) -> Estimate:

@@ -49,23 +49,26 @@ class TurnView:
     worker: str | None
 
     def spent_as_json(self) -> dict[str, Any]:
-        """What the turn used and what that costs, in the words of the public JSON. A cost that is not known is null."""
-        usage, spending = self.usage, self.spending
-        return {
-            "usage": {
-                "input_tokens": usage.input_tokens,
-                "output_tokens": usage.output_tokens,
-                "cache_read_tokens": usage.cache_read_tokens,
-                "cache_write_tokens": usage.cache_write_tokens,
-                "reasoning_tokens": usage.reasoning_tokens,
-                "unknown_attempts": spending.unknown_attempts,
-                "unpriced_attempts": spending.unpriced_attempts,
-                "estimated_tokens": spending.estimated_tokens,
-            },
-            "cost_usd": _number(spending.total_usd),
-            "known_cost_usd": _number(spending.cost_usd),
-            "estimated_cost_usd": _number(spending.estimated_cost_usd),
-        }
+        return spent_as_json(self.usage, self.spending)
+
+
+def spent_as_json(usage: Usage, spending: Spending) -> dict[str, Any]:
+    """What was used and what that costs, in the words of the public JSON. A cost that is not known is null."""
+    return {
+        "usage": {
+            "input_tokens": usage.input_tokens,
+            "output_tokens": usage.output_tokens,
+            "cache_read_tokens": usage.cache_read_tokens,
+            "cache_write_tokens": usage.cache_write_tokens,
+            "reasoning_tokens": usage.reasoning_tokens,
+            "unknown_attempts": spending.unknown_attempts,
+            "unpriced_attempts": spending.unpriced_attempts,
+            "estimated_tokens": spending.estimated_tokens,
+        },
+        "cost_usd": _number(spending.total_usd),
+        "known_cost_usd": _number(spending.cost_usd),
+        "estimated_cost_usd": _number(spending.estimated_cost_usd),
+    }
 
 
 def _number(dollars: Decimal | None) -> float | None:

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
+from enum import StrEnum
+
+
+class By(StrEnum):
+    """What turns are put together by."""
+
+    TENANT = "tenant"
+    AGENT = "agent"
+    BATCH = "batch"
 
 
 @dataclass(frozen=True, slots=True)

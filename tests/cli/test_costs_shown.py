@@ -13,9 +13,10 @@ from persistence.events import StoredEvent
 from persistence.records.spending import Spending
 from persistence.records.status import TurnStatus
 from persistence.records.usage import Usage
+from persistence.sums import Sum
 from persistence.views import TurnView
 from tests.cli.bench import Place
-from workers.cli import render, shapes
+from workers.cli import arguments, render, shapes
 
 CENT = Decimal("0.01")
 
@@ -126,3 +127,44 @@ def test_a_real_worker_charges_what_the_configuration_says_and_stops_before_the_
     told = done.json
     assert (told["exit_reason"], told["cost_usd"], told["known_cost_usd"]) == ("cost_cap", 0.04, 0.04)
     assert "The next call may cost" in done.err
+    [of_tenant] = place.call("costs", "--tenant", "default", "--since", "1h", "--json").json_lines
+    assert of_tenant["tenant"] == "default"
+    assert of_tenant["known_cost_usd"] >= 0.04
+    [of_turn] = place.call("costs", "--tree", told["turn_id"], "--json").json_lines
+    assert (of_turn["turn_id"], of_turn["turns"], of_turn["cost_usd"]) == (told["turn_id"], 1, 0.04)
+    assert "TENANT" in place.call("costs").out
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("2026-05-01", datetime(2026, 5, 1, tzinfo=UTC)),
+        ("2026-05-01T12:00:00+02:00", datetime(2026, 5, 1, 10, tzinfo=UTC)),
+        ("2026-05-01 12:30", datetime(2026, 5, 1, 12, 30, tzinfo=UTC)),
+    ],
+)
+def test_a_time_is_read_in_utc_where_it_says_nothing_else(text: str, meant: datetime) -> None:
+    assert arguments.past(text) == meant
+
+
+def test_a_time_may_be_so_long_ago() -> None:
+    assert arguments.past("7d") < arguments.past("6d") < arguments.past("12h") < datetime.now(UTC)
+
+
+@pytest.mark.parametrize("text", ["yesterday", "7", "d", "-1d", "9999999999999d", "2026-13-01", ""])
+def test_a_time_that_is_none_is_wrong_usage(text: str) -> None:
+    with pytest.raises(arguments.WrongUsage, match="is no time: write 7d"):
+        arguments.past(text)
+
+
+def test_a_sum_says_what_it_does_not_know() -> None:
+    known = Sum("acme", 2, Usage(10, 2), Spending(cost_usd=CENT))
+    partial = Sum(None, 1, Usage(1), Spending(CENT, 1, 1, 900))
+
+    head, first, second = render.sums("TENANT", [known, partial]).splitlines()
+
+    assert head.split() == ["TENANT", "TURNS", "TOKENS", "COST", "ESTIMATED"]
+    assert first.split() == ["acme", "2", "12", "$0.01"]
+    assert second.startswith("(none)")
+    assert "at least $0.01" in second
+    assert "900 tokens" in second

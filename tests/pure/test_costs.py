@@ -283,6 +283,19 @@ def test_lost_attempts_are_booked_with_whatever_comes_next() -> None:
     assert book(turn(), Outcome(Counters())) == Outcome(Counters())
 
 
+def test_a_lost_attempt_may_have_been_one_at_a_reference_and_the_dearest_counts() -> None:
+    def price_of(provider: str, _model: str, usage: Usage) -> Decimal | None:
+        each = {"scripted": Decimal(1), "dear": Decimal(5)}.get(provider)
+        return None if each is None else each * usage.total
+
+    t = turn(references=("dear:m", "unknown:m"), spending=Spending(unknown_attempts=1, lost_attempts=1))
+
+    lost = booked(t, Outcome(Counters()), "scripted:large", lambda: 1_000, price_of).lost
+
+    assert lost is not None
+    assert lost.estimate.cost_usd == 5 * lost.estimate.tokens
+
+
 # -- cut at a cap ------------------------------------------------------------------------------------------------------
 
 CUT = Allowance(50, Ending(ExitReason.COST_CAP, message="The answer did not fit."))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from persistence.records.message import Image
+
+
+_AGO = re.compile(r"(\d+)([dh])")
 
 
 class WrongUsage(Exception):
@@ -53,6 +58,19 @@ Live = Annotated[
 ]
 ShowThinking = Annotated[bool, typer.Option("--show-thinking", help="Show its reasoning too, or a summary of it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, in the shape that the README documents.")]
+
+
+def past(text: str) -> datetime:
+    """An instant in the past: so many days or hours ago, a date, or an instant (in UTC where it says nothing else)."""
+    ago = _AGO.fullmatch(text.strip())
+    try:
+        if ago is not None:
+            length = timedelta(days=int(ago[1])) if ago[2] == "d" else timedelta(hours=int(ago[1]))
+            return datetime.now(UTC) - length
+        found = datetime.fromisoformat(text.strip())
+    except (ValueError, OverflowError):
+        raise WrongUsage(f"{text!r} is no time: write 7d, 12h, 2026-05-01 or 2026-05-01T12:00:00Z") from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def turn_id(text: str) -> UUID:

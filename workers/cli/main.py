@@ -12,7 +12,7 @@ import typer
 from orchestration.errors import PerdureError
 from persistence.errors import StoreError
 from workers import import_path
-from workers.cli import exits, notices, processes, reading, servers, turns
+from workers.cli import costs, exits, notices, processes, reading, servers, turns
 from workers.cli.arguments import WrongUsage
 
 app = typer.Typer(
@@ -38,6 +38,7 @@ for command in (
     reading.history,
     reading.events,
     reading.list_,
+    costs.costs,
     turns.interrupt,
     turns.steer,
     turns.resume,

@@ -12,6 +12,7 @@ from persistence.events import StoredEvent
 from persistence.records.context import sources_of
 from persistence.records.message import Block, Call, Image, Opaque, Result, Text, Thinking
 from persistence.records.spending import Spending
+from persistence.sums import Sum
 from persistence.views import MessageView, TurnView, WorkerView
 from workers.cli.notices import one_line, printable
 
@@ -93,6 +94,26 @@ def table(views: Sequence[TurnView]) -> str:
     """A line a turn, its id first and whole: what other commands want."""
     head = ("TURN", "STATUS", "REASON", "AGENT", "ITERATIONS", "TOKENS", "COST", "CREATED")
     rows = [head, *(_row(view) for view in views)]
+    widths = [max(len(row[n]) for row in rows) for n in range(len(head))]
+    return printable("\n".join("  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows))
+
+
+def sums(of: str, found: Sequence[Sum]) -> str:
+    """A line a sum. What is only known in part, or estimated, is said so."""
+    head = (of, "TURNS", "TOKENS", "COST", "ESTIMATED")
+    rows = [
+        head,
+        *(
+            (
+                each.name or "(none)",
+                str(each.turns),
+                str(each.usage.total),
+                _cost(each.spending) or "",
+                _estimated(each.spending) or "",
+            )
+            for each in found
+        ),
+    ]
     widths = [max(len(row[n]) for row in rows) for n in range(len(head))]
     return printable("\n".join("  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows))
 

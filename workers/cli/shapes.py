@@ -21,6 +21,8 @@ events          {"seq", "at", "type", …}, a line an event; with --live between
                 "live.thinking" | "live.end", "iteration", "attempt": [a, b], "n", "model", "at", "text"}, where a higher
                 "attempt" takes the place of all that was said in its iteration before; {"type": "live.progress", "tool",
                 "text"}; {"type": "live.state", "text"}
+costs           {"tenant" | "agent" | "batch" | "turn_id", "turns", "usage", "cost_usd", "known_cost_usd",
+                "estimated_cost_usd"}, a line a sum, the last four as in show
 up              {"database_url", "redis_url"}
 
 Instants are ISO 8601 in UTC; "arguments" is the model's own JSON text; "error" is there for failed turns only, and its
@@ -41,7 +43,8 @@ from persistence.records.context import sources_of
 from persistence.records.message import Block, Call, Text, block_to_json
 from persistence.records.status import TurnStatus
 from persistence.submission import Submitted
-from persistence.views import MessageView, TurnView
+from persistence.sums import Sum
+from persistence.views import MessageView, TurnView, spent_as_json
 from workers.settings import libpq_url
 
 if TYPE_CHECKING:
@@ -53,6 +56,10 @@ Json: TypeAlias = dict[str, Any]
 
 # Line breaks to Unicode and to many readers, though not to JSON: escaped, they read the same and break no line.
 _BREAKS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
+
+
+def cost_sum(of: str, found: Sum) -> Json:
+    return {of: found.name, "turns": found.turns, **spent_as_json(found.usage, found.spending)}
 
 
 def line(value: Mapping[str, Any]) -> str:
