@@ -16,7 +16,7 @@ from persistence.records.usage import Usage
 from persistence.sums import Sum
 from persistence.views import TurnView
 from tests.cli.bench import Place
-from workers.cli import arguments, render, shapes
+from workers.cli import arguments, render, sentences, shapes
 
 CENT = Decimal("0.01")
 
@@ -95,7 +95,7 @@ def test_an_answer_is_told_with_its_cost_where_that_is_known() -> None:
     told = {"iteration": 1, "model": "main:m", "latency_s": 1.5, "input_tokens": 10, "output_tokens": 5}
     at = datetime(2026, 5, 1, tzinfo=UTC)
 
-    said = [render.sentence(StoredEvent(1, at, "model.answered", e)) for e in (told, told | {"cost_usd": 0.000012})]
+    said = [sentences.sentence(StoredEvent(1, at, "model.answered", e)) for e in (told, told | {"cost_usd": 0.000012})]
 
     assert said == [f"iteration 1: main:m answers (1.5 s, 10 → 5 tokens{cost})" for cost in ("", ", $0.000012")]
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from persistence.events import StoredEvent
-from workers.cli import notices, render
+from workers.cli import notices, render, sentences
 from workers.cli.following import has_ended_after
 from workers.cli.progress import Iteration, Progress
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 _seq = count(1)
 
 
@@ -131,6 +134,43 @@ def test_a_lost_worker_is_told_between_the_iterations() -> None:
             event("model.failed", error="unfit_worker", worker="w", why="No tool"),
             "this worker cannot go on: No tool",
         ),
+        (
+            event("model.started", iteration=2, model="main:m", id="resp_1"),
+            "iteration 2: main:m makes its answer in the background (resp_1)",
+        ),
+        (
+            event("model.look_failed", provider="main", model="m", error="server_error", status=500, look=2),
+            "look 2 for the answer of main:m failed: server_error with status 500",
+        ),
+        (
+            event("model.not_interrupted", provider="main", model="m", id="resp_1", error="connect"),
+            "main:m could not be told that nobody wants its answer resp_1: connect",
+        ),
+        (
+            event("model.fallback", **{"from": "main:m", "to": "other:n", "error": "endpoint_down"}),
+            "other:n goes on instead of main:m: its endpoint does not answer",
+        ),
+        (
+            event("compression.done", from_seq=4, to_seq=9, tokens_before=900, tokens_after=300, model="main:m"),
+            "messages 4 to 9 are summarised by main:m (900 → 300 tokens)",
+        ),
+        (
+            event("compression.failed", model="main:m", error="timeout", attempt=3, gives_up=True),
+            "attempt 3 at a summary by main:m failed: timeout; no more are made",
+        ),
+        (
+            event("request.repaired", model="main:m", repair="output_cap", value=4096),
+            "main:m refused the request: from now on, answers of at most 4096 tokens are asked for",
+        ),
+        (
+            event("request.repaired", model="main:m", repair="thinking", value=12),
+            "main:m refused the request: from now on, thinking up to message 12 is left out",
+        ),
+        (event("draft.failed", model="main:m", error="timeout", latency_s=1.0), "no draft of main:m: timeout"),
+        (
+            event("drafts.skipped", iteration=1, why="cost_cap"),
+            "iteration 1: no drafts are asked for, they might not fit: cost_cap",
+        ),
         (ended("add", "timed_out", None), "  add timed_out (–)"),
         (event("steer.not_delivered", n=2), "steer 2 came too late"),
         (event("turn.ended", status="failed", exit_reason="refused"), "failed: refused"),
@@ -143,7 +183,17 @@ def test_a_lost_worker_is_told_between_the_iterations() -> None:
     ],
 )
 def test_each_event_is_told_in_a_few_words(told: StoredEvent, said: str) -> None:
-    assert render.sentence(told) == said
+    assert sentences.sentence(told) == said
+
+
+def test_each_type_of_event_that_the_readme_names_has_a_sentence() -> None:
+    readme = (REPOSITORY / "README.md").read_text("utf-8")
+    (named,) = re.findall(r"types: `([^`]+)`", readme)
+
+    types = named.split(", ")
+
+    assert len(types) > 20
+    assert [each for each in types if not sentences.knows(each)] == []
 
 
 @pytest.mark.parametrize(
@@ -155,7 +205,7 @@ def test_durations_are_told_in_the_unit_that_fits(duration_s: float | None, said
 
 
 def test_words_of_a_model_cannot_steer_the_terminal() -> None:
-    told = render.sentence(ended("evil\x1b[2J\r\nname\x9b1m"))
+    told = sentences.sentence(ended("evil\x1b[2J\r\nname\x9b1m"))
 
     assert told == "  evil\ufffd[2J name\ufffd1m succeeded (0.5 s)"
 

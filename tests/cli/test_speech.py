@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from persistence.events import StoredEvent
-from workers.cli import render, shapes
+from workers.cli import sentences, shapes
 from workers.cli.screen import LiveScreen
 from workers.cli.speech import Printer, Said, Speech, Told, together
 from workers.live.reader import Entry
@@ -38,7 +38,7 @@ def thought(text: str, *, at: int = 0, attempt: tuple[int, int] = (1, 1)) -> Ent
 
 def printed(*told: Told, shows_thinking: bool = False) -> str:
     out = io.StringIO()
-    printer = Printer(out, render.sentence, shows_thinking=shows_thinking)
+    printer = Printer(out, sentences.sentence, shows_thinking=shows_thinking)
     for each in told:
         printer.show(each)
     printer.end()
@@ -47,7 +47,7 @@ def printed(*told: Told, shows_thinking: bool = False) -> str:
 
 def test_words_are_printed_as_they_come_and_events_stand_on_lines_of_their_own() -> None:
     shown = printed(words("Hel"), words("lo.", at=3), answered(1))
-    assert shown == f"── iteration 1, {MODEL}\nHello.\n{render.sentence(answered(1))}\n"
+    assert shown == f"── iteration 1, {MODEL}\nHello.\n{sentences.sentence(answered(1))}\n"
 
 
 def test_a_new_attempt_starts_over_visibly() -> None:

@@ -14,7 +14,7 @@ from persistence.records.usage import Usage
 from tests.support.scripted_model import Scripted, asks, says
 from tests.support.windows import WindowedModel, is_for_summary, words
 from tests.support.workbench import Bench
-from workers.cli import render
+from workers.cli import sentences
 
 SEARCH = Opaque(Native("scripted", {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}))
 
@@ -34,7 +34,7 @@ def test_an_answer_that_was_cut_goes_on_and_reads_as_one_message(bench: Bench) -
     view = bench.view(turn.id)
     assert (view.exit_reason, view.output_text) == (ExitReason.FINAL_ANSWER, "Once upon a time there was a queue.")
     assert (view.iterations_used, bench.model.calls) == (3, 3)
-    told = [render.line(e) for e in events.read(bench.database, turn.id) if e.type == "answer.goes_on"]
+    told = [sentences.line(e) for e in events.read(bench.database, turn.id) if e.type == "answer.goes_on"]
     assert [line.partition("the answer ")[2] for line in told] == [
         "was cut at the output limit: it goes on, 1 of 3",
         "was cut at the output limit: it goes on, 2 of 3",

@@ -19,7 +19,7 @@ from persistence.records.status import ExitReason, TurnStatus
 from tests.support import contexts
 from tests.support.scripted_model import asks, says
 from tests.support.workbench import Bench, wait_until
-from workers.cli import render, shapes
+from workers.cli import render, sentences, shapes
 
 HERE = "tests.support.contexts"
 FAILED = ModelError(ErrorClass.SERVER_ERROR, "it failed", status=500)
@@ -237,7 +237,7 @@ def test_people_read_the_request_as_it_was_made_and_what_joined_it(bench: Bench)
     assert "(context sent to the model: file:notes.md (9 characters))" in render.message(context)
     assert "Buy milk." not in render.message(context)
     assert "Buy milk." in render.message(context, sent=True)
-    lines = [render.sentence(e) for e in events.read(bench.database, turn_id) if e.type == "context.added"]
+    lines = [sentences.sentence(e) for e in events.read(bench.database, turn_id) if e.type == "context.added"]
     assert lines == ["context joins the request: file:notes.md (9 characters)"]
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from persistence.events import StoredEvent
-from workers.cli import render
+from workers.cli import sentences
 from workers.cli.notices import one_line
 
 # Events that have no line of their own: that of their iteration tells them, or the summary of the whole turn.
@@ -83,7 +83,7 @@ class Progress:
         if self.current is not None and self.current.is_over:
             final += self._finish()
         if event.type not in _TOLD_ELSEWHERE:
-            final.append(render.sentence(event))
+            final.append(sentences.sentence(event))
         self.doing = self._now(event)
         return final
 
@@ -96,7 +96,7 @@ class Progress:
             case "turn.submitted" | "turn.taken_back" | "turn.handed_back" | "turn.resumed":
                 return "waiting for a worker"
             case "turn.waiting":
-                return render.sentence(event)
+                return sentences.sentence(event)
             case "model.failed":
                 return f"iteration {self.iterations + 1}: another attempt is due"
             case "model.answered" if not event.payload.get("tools"):

@@ -65,14 +65,14 @@ def events(
     if live or show_thinking or (live is None and follow and not as_json and sys.stdout.isatty()):
         return _follow_live(wanted, show_thinking=show_thinking, as_json=as_json)
     from persistence import views
-    from workers.cli import connecting, following, render, shapes
+    from workers.cli import connecting, following, sentences, shapes
 
     with connecting.database() as database:
         views.turn(database, wanted)
         found = following.follow(database, wanted, say=notices.say) if follow else following.stored(database, wanted)
         for batch in found:
             for event in batch:
-                print(shapes.line(shapes.event(event)) if as_json else render.line(event), flush=follow)
+                print(shapes.line(shapes.event(event)) if as_json else sentences.line(event), flush=follow)
     return exits.DONE
 
 
@@ -80,9 +80,9 @@ def _follow_live(turn_id: UUID, *, show_thinking: bool, as_json: bool) -> int:
     """Events and live text, until the turn has ended."""
     from persistence import views
     from persistence.events import StoredEvent
-    from workers.cli import connecting, following, render, shapes, speech
+    from workers.cli import connecting, following, sentences, shapes, speech
 
-    printer = speech.Printer(sys.stdout, render.line, shows_thinking=show_thinking)
+    printer = speech.Printer(sys.stdout, sentences.line, shows_thinking=show_thinking)
     with connecting.database() as database, closing(connecting.live(turn_id)) as words:
         views.turn(database, turn_id)
         batches = following.follow(database, turn_id, say=notices.say)

@@ -1,33 +1,20 @@
-"""Turns, messages and events as text for people: plain lines, the same on a terminal and in a file."""
+"""Turns and messages as text for people: plain lines, the same on a terminal and in a file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from decimal import Decimal
 from typing import Any
 
 from orchestration.costs import dollars
-from persistence.events import StoredEvent
 from persistence.records.context import sources_of
 from persistence.records.message import Block, Call, Image, Opaque, Result, Text, Thinking
 from persistence.records.spending import Spending
 from persistence.sums import Sum
 from persistence.views import MessageView, TurnView, WorkerView
-from workers.cli.notices import one_line, printable
+from workers.cli.notices import printable
 
 Payload = Mapping[str, Any]
-
-
-def line(event: StoredEvent) -> str:
-    """One event, one line: when, and what."""
-    return f"{clock(event.at)}  {sentence(event)}"
-
-
-def sentence(event: StoredEvent) -> str:
-    """What happened, in a few words. An event that this version does not know is told by its name and fields."""
-    tell = _SENTENCES.get(event.type)
-    return one_line(tell(event.payload) if tell else f"{event.type} {_fields(event.payload)}".rstrip())
 
 
 def tokens(used: int | None, made: int | None) -> str:
@@ -50,7 +37,7 @@ def summary(view: TurnView) -> str:
     used = view.usage
     parts = [
         view.status.value if view.exit_reason is None else f"{view.status.value} ({view.exit_reason.value})",
-        _times(view.iterations_used, "iteration"),
+        times(view.iterations_used, "iteration"),
         tokens(used.input_tokens + used.cache_read_tokens + used.cache_write_tokens, used.output_tokens),
     ]
     if view.spending.cost_usd is not None:
@@ -58,7 +45,7 @@ def summary(view: TurnView) -> str:
     if view.started_at and view.ended_at:
         parts.append(seconds((view.ended_at - view.started_at).total_seconds()))
     if view.crash_count:
-        parts.append(f"its worker was lost {_times(view.crash_count, 'time')}")
+        parts.append(f"its worker was lost {times(view.crash_count, 'time')}")
     return ", ".join(parts)
 
 
@@ -135,7 +122,7 @@ def message(view: MessageView, *, sent: bool = False) -> str:
     sources = sources_of(stored)
     head = f"── {stored.seq} · {stored.origin.value} · iteration {stored.iteration}"
     head += " · compressed" if view.is_compressed else ""
-    told = [] if sources is None else [f"(context sent to the model: {_sizes(sources)})"]
+    told = [] if sources is None else [f"(context sent to the model: {sizes(sources)})"]
     blocks = stored.sent if sent else stored.content
     return printable("\n".join([head, *told, *(_block(block, view.open_calls) for block in blocks), ""]))
 
@@ -162,7 +149,7 @@ def _cost(spending: Spending) -> str | None:
     known = None if spending.cost_usd is None else dollars(spending.cost_usd)
     if not spending.unpriced_attempts:
         return known
-    without = f"no price is known for {_times(spending.unpriced_attempts, 'attempt')}"
+    without = f"no price is known for {times(spending.unpriced_attempts, 'attempt')}"
     return f"unknown: {without}" if known is None else f"at least {known}: {without}"
 
 
@@ -172,7 +159,7 @@ def _estimated(spending: Spending) -> str | None:
         return None
     cost = "" if spending.estimated_cost_usd is None else f", {dollars(spending.estimated_cost_usd)}"
     told = f"about {spending.estimated_tokens} tokens{cost}, for" if spending.estimated_tokens else "nothing yet for"
-    return f"{told} {_times(spending.unknown_attempts, 'attempt')} whose usage is not known"
+    return f"{told} {times(spending.unknown_attempts, 'attempt')} whose usage is not known"
 
 
 def _block(block: Block, open_calls: frozenset[str]) -> str:
@@ -192,7 +179,7 @@ def _block(block: Block, open_calls: frozenset[str]) -> str:
             return f"(a block of {block.native.provider})"
 
 
-def _sizes(sources: Sequence[Payload]) -> str:
+def sizes(sources: Sequence[Payload]) -> str:
     return ", ".join(f"{each['source']} ({each['chars']:,} characters)" for each in sources)
 
 
@@ -204,101 +191,5 @@ def _count(n: int | None) -> str:
     return "?" if n is None else str(n)
 
 
-def _times(n: int, what: str) -> str:
+def times(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
-
-
-def _fields(payload: Payload) -> str:
-    return " ".join(f"{key}={value}" for key, value in payload.items())
-
-
-# -- what each event says ----------------------------------------------------------------------------------------------
-
-
-# By the counter of an answer that goes on.
-_UNFINISHED = {
-    "continuations": "was cut at the output limit",
-    "pauses": "was paused by the provider",
-    "output_repairs": "does not fit its schema",
-}
-
-
-def _answered(p: Payload) -> str:
-    asked: list[str] = p.get("tools") or []
-    what = f"asks for {', '.join(asked)}" if asked else "answers"
-    took = f"{seconds(p.get('latency_s'))}, {tokens(p.get('input_tokens'), p.get('output_tokens'))}"
-    cost = f", {dollars(Decimal(p['cost_usd']))}" if p.get("cost_usd") is not None else ""
-    return f"iteration {p.get('iteration')}: {p.get('model')} {what} ({took}{cost})"
-
-
-def _failed(p: Payload) -> str:
-    if p.get("error") == "unfit_worker":
-        return f"this worker cannot go on: {p.get('why')}"
-    if p.get("why"):
-        return f"{p.get('why')} The next key is tried."
-    status = f" with status {p['status']}" if p.get("status") else ""
-    key = f" with key {p['key']}" if p.get("key") else ""
-    after = "; the next key is tried" if p.get("with_another_key") else ""
-    model = f"{p.get('provider')}:{p.get('model')}"
-    return f"attempt {p.get('attempt')} at {model}{key} failed: {p.get('error')}{status}{after}"
-
-
-_HELD = {
-    "cooling_down": "its provider wants a pause",
-    "own_limits": "the configured limits of its provider are used up",
-    "endpoint_down": "its endpoint does not answer",
-    "no_usable_key": "every key of its provider was refused",
-}
-
-
-def _held(p: Payload) -> str:
-    why = _HELD.get(str(p.get("by")), p.get("by"))
-    return f"{p.get('provider')}:{p.get('model')} is not asked for {seconds(p.get('wait_s'))}: {why}"
-
-
-def _context(p: Payload) -> str:
-    sources, empty = p.get("sources") or [], p.get("empty") or []
-    without = f"; nothing in {', '.join(empty)}" if empty else ""
-    return f"context joins the request: {_sizes(sources) or 'none'}{without}"
-
-
-def _waiting(p: Payload) -> str:
-    pause = f" of {seconds(p['resume_in_s'])}" if p.get("resume_in_s") is not None else ""
-    return f"waits for {p.get('for')}{pause}; no worker is held"
-
-
-def _handed_back(p: Payload) -> str:
-    if p.get("needs"):
-        return f"needs a newer worker: it is written in format {p.get('format')}"
-    if p.get("unreadable"):
-        return "could not be loaded by its worker, whose log says why; it is tried again"
-    return "handed back by its worker; another one goes on"
-
-
-def _ended(p: Payload) -> str:
-    return f"{p.get('status')}: {p.get('exit_reason')}"
-
-
-_SENTENCES: Mapping[str, Callable[[Payload], str]] = {
-    "turn.submitted": lambda p: f"submitted to agent {p.get('agent')}",
-    "turn.claimed": lambda p: f"carried by a worker (fencing token {p.get('fencing_token')})",
-    "turn.taken_back": lambda _: "its worker was lost; another one goes on from the last checkpoint",
-    "turn.handed_back": _handed_back,
-    "turn.waiting": _waiting,
-    "model.held": _held,
-    "turn.resumed": lambda p: f"resumed ({_times(p.get('resumes', 1), 'time')} now)",
-    "turn.ended": _ended,
-    "model.answered": _answered,
-    "model.failed": _failed,
-    "tool.started": lambda p: f"  {p.get('name')} starts",
-    "tool.ended": lambda p: f"  {p.get('name')} {p.get('status')} ({seconds(p.get('duration_s'))})",
-    "answer.goes_on": lambda p: (
-        f"the answer {_UNFINISHED.get(str(p.get('why')), p.get('why'))}: it goes on, {p.get('n')} of {p.get('most')}"
-    ),
-    "steer.applied": lambda p: f"steer {p.get('n')} has joined the turn",
-    "steer.not_delivered": lambda p: f"steer {p.get('n')} came too late",
-    "context.added": _context,
-    "context.left_out": lambda p: f"context {p.get('source')} was left out: {p.get('why')}",
-    "system_prompt.rebuilt": lambda p: f"the session's system prompt was {p.get('was')}, and is built anew",
-    "budget.grace": lambda _: "the iterations are spent; one last call, without tools",
-}

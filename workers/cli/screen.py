@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
 from persistence.events import StoredEvent
-from workers.cli import render
+from workers.cli import render, sentences
 from workers.cli.notices import one_line
 from workers.cli.progress import Iteration, Progress
 from workers.cli.speech import Printer, Speech, Told
@@ -60,7 +60,7 @@ class PlainScreen:
     def __init__(self, stream: TextIO, *, wants_words: bool = False, shows_thinking: bool = False) -> None:
         self.wants_words = wants_words
         self._stream = stream
-        self._printer = Printer(stream, render.line, shows_thinking=shows_thinking)
+        self._printer = Printer(stream, sentences.line, shows_thinking=shows_thinking)
 
     def __enter__(self) -> Self:
         return self
