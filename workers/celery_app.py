@@ -88,7 +88,7 @@ def configuration(redis_url: str) -> dict[str, Any]:
 
 
 def _looked_up() -> dict[str, Any]:
-    return configuration(servers.look_up(environment.load()).redis_url)
+    return configuration(servers.look_up(environment.load(), may_lack_redis=True).redis_url)
 
 
 app = Celery("perdure", include=["workers.tasks"], set_as_current=True)

@@ -12,6 +12,8 @@ import sys
 from collections.abc import MutableMapping
 
 from orchestration.errors import ConfigError
+from workers import servers
+from workers import settings as environment
 from workers.servers import ServersMissing
 
 AUTH = "PERDURE_FLOWER_AUTH"
@@ -40,6 +42,7 @@ def serve(*, address: str, port: int, environ: MutableMapping[str, str] = os.env
     no Redis is known or the address is taken.
     """
     login = _login(address, environ)
+    servers.look_up(environment.load())  # while Redis is away there is nothing to show
     for name, value in _DEFAULTS.items():
         environ.setdefault(name, value)
     # Flower and its options exist once in a process, and are imported late: they start a web server's machinery.

@@ -109,3 +109,18 @@ def kill_worker(up: Running, n: int) -> None:
     """SIGKILL to the n-th worker that `up` has started, as soon as that is there."""
     started = eventually(lambda: re.findall(r"Worker   process (\d+)", up.err)[n - 1 :], f"worker {n}", within_s=60)
     psutil.Process(int(started[0])).kill()
+
+
+def test_while_redis_is_gone_turns_are_stored_read_and_interrupted_all_the_same(bare_place: Place) -> None:
+    assert bare_place.call("up", "--detach", "--services-only").code == 0
+    assert stack.down(bare_place.home, only=(stack.VALKEY,)) == (stack.VALKEY,)
+
+    submitted = bare_place.call("submit", "Hello", "--json")
+
+    assert (submitted.code, "the turn is stored" in submitted.err) == (0, True), submitted.err
+    turn_id = submitted.json["turn_id"]
+    assert bare_place.call("show", turn_id, "--json").json["status"] == "queued"
+    assert bare_place.call("interrupt", turn_id).code == 0
+    assert bare_place.call("list", "--json").json["status"] == "interrupted"
+    worker = bare_place.call("worker")
+    assert (worker.code, "No Redis is running here: call `perdure up`" in worker.err) == (69, True), worker.err

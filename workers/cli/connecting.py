@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @contextmanager
 def database() -> Generator[Database]:
     """Postgres, to read from. Raises ServersMissing, DatabaseUnavailable or DatabaseUnfit."""
-    found = servers.look_up(environment.load())
+    found = servers.look_up(environment.load(), may_lack_redis=True)
     opened = Database(found.database_url, connections=2, name="perdure cli")
     try:
         check(opened)
@@ -44,7 +44,7 @@ def live(turn_id: UUID) -> LiveReader:
     """What a turn says while it goes on. Raises ServersMissing."""
     from workers.live.reader import LiveReader  # brings Redis along
 
-    return LiveReader(servers.look_up(environment.load()).redis_url, turn_id)
+    return LiveReader(servers.look_up(environment.load(), may_lack_redis=True).redis_url, turn_id)
 
 
 def check(opened: Database) -> None:

@@ -62,6 +62,12 @@ def running_valkey(home: Path) -> str | None:
     return valkey.url(access) if access is not None and valkey.find(home.resolve()) is not None else None
 
 
+def stopped_valkey(home: Path) -> str | None:
+    """Where the Valkey of `home` was before it stopped, and comes back unless somebody else has taken its port."""
+    access = state.read(home.resolve()).get(VALKEY)
+    return None if access is None else valkey.url(access)
+
+
 def down(home: Path, *, only: Collection[str] = EVERYTHING) -> tuple[str, ...]:
     """Stop the servers of `home` in order and say which ran. What they hold is on disk then. Raises StackError."""
     home = home.resolve()
