@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from orchestration import answers, costs, holding, ownership, remedies
-from orchestration.carrying import Carried
+from orchestration.carrying import KEY_S, SLACK_S, Carried
 from orchestration.decide import PAST_DEADLINE
 from orchestration.errors import AnswerLost, CallInterrupted, ConfigError, ErrorClass, ModelError
 from orchestration.ports import BackgroundClient, KeyedClient, ModelClient, OnText, Reply, Started, TimeLimits
@@ -33,9 +33,6 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S, _PAUSE_SHARE = 0.5, 60.0, 0.1
 MOST_FAILED_LOOKS = 10
 # One look takes no longer than this, whatever the call may.
 LOOK_S = 30.0
-# What fetching a key may take, and a step beyond its own limits before it counts as hung.
-_KEY_S = 25.0
-_SLACK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +84,11 @@ def fetch(look: Look, carried: Carried) -> Outcome | GiveUpWorker | Ending:
     if (pause := carried.look_due_in_s) > 0:
         if pause > turn.agent.retry_in_place_s:
             return GiveUpWorker(WaitingFor.RETRY, pause)
-        carried.begin_step(pause + _SLACK_S)
+        carried.begin_step(pause + SLACK_S)
         carried.rest(min(pause, carried.seconds_left))
         return Outcome(turn.counters, rests=True)
     limits = replace(look.limits, call_s=min(look.limits.call_s, LOOK_S, carried.seconds_left))
-    carried.begin_step(_KEY_S + limits.connect_s + limits.call_s + _SLACK_S)
+    carried.begin_step(KEY_S + limits.connect_s + limits.call_s + SLACK_S)
     asked_at = time.monotonic()
     try:
         found = look.client.fetch(look.started, limits=limits, stop=carried.stop, on_text=look.on_text)
@@ -180,7 +177,7 @@ def _tell(
     pending: Pending, carried: Carried, models: Callable[[str], ModelClient]
 ) -> tuple[Usage | None, tuple[Event, ...]]:
     """Tell the provider that nobody wants the answer. What it came to, if that is said; an event where it was not told."""
-    carried.begin_step(_KEY_S + _SLACK_S)
+    carried.begin_step(KEY_S + SLACK_S)
     try:
         client = models(pending.provider)
         if not isinstance(client, BackgroundClient):

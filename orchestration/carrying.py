@@ -18,6 +18,10 @@ from persistence.errors import LeaseHeld
 from persistence.leases import Held
 from persistence.records.turn import Turn
 
+# What a step may take beyond its own limits before it counts as hung.
+SLACK_S = 5.0
+# What the key of a call may take to be fetched (providers.key_sources takes a little less).
+KEY_S = 25.0
 # How long a process that must leave still waits for Postgres: an answer that was paid for is worth a few tries.
 _LAST_PATIENCE_S = 5.0
 

@@ -16,6 +16,8 @@ from persistence.records.turn import Turn
 BYTES_PER_TOKEN = 4
 # What a provider counts for a picture, whatever its bytes.
 IMAGE_TOKENS = 1500
+# Of a request that no provider has counted yet, a rough token may be this many.
+UNCOUNTED = 1.5
 # What stands around a block and a message on the wire.
 _FRAME_TOKENS = 6
 # The bounds of what is believed of a provider's count: tools weigh on a short request, and some servers count only what

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import UUID
 
-from orchestration.perform import end
+from orchestration.endings import end
 from persistence import checkpoint, interrupts, queue, turns
 from persistence.database import Database
 from persistence.errors import InboxGrew, LeaseLost

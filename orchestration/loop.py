@@ -12,7 +12,8 @@ from orchestration import background, costs
 from orchestration.carrying import Carried
 from orchestration.context_size import size_of
 from orchestration.decide import decide, model_in_use
-from orchestration.perform import end, perform
+from orchestration.endings import end
+from orchestration.perform import perform
 from orchestration.runtime import Runtime
 from orchestration.steps import RunTools
 from persistence import checkpoint, claims, leases, system_prompts

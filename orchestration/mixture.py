@@ -14,8 +14,8 @@ from typing import cast
 
 from orchestration import answers, costs, drafts, guarded, ownership
 from orchestration.arrivals import Arrivals
-from orchestration.carrying import Carried
-from orchestration.context_size import rough_text, rough_tokens
+from orchestration.carrying import KEY_S, SLACK_S, Carried
+from orchestration.context_size import UNCOUNTED, rough_text, rough_tokens
 from orchestration.errors import CallInterrupted, ConfigError, ErrorClass, ModelError
 from orchestration.live import UNHEARD
 from orchestration.ports import Finish, ModelRequest, Reply, TimeLimits
@@ -43,7 +43,6 @@ good in it, and answer yourself.]
 [End of the draft.]"""
 _NONE = "[{model} was asked for a draft too, and gave none: {error}.]"
 _STYLE = Style(text=4_000)
-_UNCOUNTED, _SLACK_S, _KEY_S = 1.5, 5.0, 25.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class _Arrival:
 def start(turn: Turn, runtime: Runtime) -> Outcome:
     """Mark the references as asked, if the caps of the turn have room for the longest that all of them may say."""
     request = _request(turn, TimeLimits())
-    tokens = int(_UNCOUNTED * (rough_text(request.system) + sum(map(rough_tokens, request.messages))))
+    tokens = int(UNCOUNTED * (rough_text(request.system) + sum(map(rough_tokens, request.messages))))
     most = request.max_output_tokens or DRAFT_TOKENS
     try:
         cap = costs.does_not_fit(turn, [(model, tokens, most) for model in turn.agent.references], runtime.prices)
@@ -78,9 +77,9 @@ def start(turn: Turn, runtime: Runtime) -> Outcome:
 def gather(turn: Turn, carried: Carried, runtime: Runtime) -> Outcome:
     """Ask the references whose drafts are out, if this process has not, and wait for the draft that comes next."""
     agent = turn.agent
-    limits = TimeLimits(agent.connect_s, agent.first_token_s, agent.idle_s, agent.call_s)
+    limits = TimeLimits.of(agent)
     limits = replace(limits, call_s=min(limits.call_s, agent.references_deadline_s, max(carried.seconds_left, 0.001)))
-    carried.begin_step(_KEY_S + limits.connect_s + limits.call_s + _SLACK_S)
+    carried.begin_step(KEY_S + limits.connect_s + limits.call_s + SLACK_S)
     if carried.drafts is None:
         ownership.prove(carried, runtime)
         request = _request(turn, limits)

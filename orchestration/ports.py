@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 from uuid import UUID
 
 from orchestration.quota import Quota
+from persistence.records.agent import AgentSettings
 from persistence.records.message import Block, Call, Effect, Hit, Message, Result
 from persistence.records.usage import Usage
 
@@ -45,6 +46,10 @@ class TimeLimits:
     first_token_s: float = 120.0
     idle_s: float = 120.0
     call_s: float = 1200.0
+
+    @classmethod
+    def of(cls, agent: AgentSettings) -> TimeLimits:
+        return cls(agent.connect_s, agent.first_token_s, agent.idle_s, agent.call_s)
 
 
 @dataclass(frozen=True, slots=True)

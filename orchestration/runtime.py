@@ -9,10 +9,10 @@ from decimal import Decimal
 from pathlib import Path
 from uuid import UUID
 
-from orchestration.carrying import Registry
+from orchestration.carrying import Carried, Registry
 from orchestration.costs import Prices
 from orchestration.guarding import RateGuard, Unguarded
-from orchestration.live import Live, Nobody
+from orchestration.live import Activity, Live, Nobody
 from orchestration.ports import ModelClient, Toolbox
 from persistence.database import Database
 from persistence.records.turn import Turn
@@ -50,3 +50,8 @@ class Runtime:
     on_claimed: Callable[[UUID], None] = _nobody_waits
     prices: Prices = _nothing_has_a_price
     guard: RateGuard = field(default_factory=Unguarded)
+
+    def is_now(self, activity: Activity, carried: Carried) -> None:
+        """Let people know what a turn does, those who watch at once."""
+        carried.activity = activity
+        self.live.state(carried.turn.id, activity)

@@ -1,0 +1,27 @@
+"""The outcome that ends a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from orchestration import answers, history
+from persistence.records import parts
+from persistence.records.outcome import Ending, Outcome
+from persistence.records.status import ExitReason
+from persistence.records.turn import Turn
+
+
+def end(turn: Turn, ending: Ending, *, under_way: Collection[str] = ()) -> Outcome:
+    """The outcome that ends a turn, whoever writes it: every open call is answered in the same statement.
+
+    Of calls that are `under_way` it is not known what they did.
+    """
+    spent = ending.exit_reason is ExitReason.BUDGET_EXHAUSTED
+    interrupted = ending.exit_reason is ExitReason.INTERRUPTED_BY_USER
+    why = history.NOT_RUN_BUDGET if spent else history.NOT_RUN_INTERRUPTED if interrupted else history.NOT_RUN_ENDED
+    messages, closed = history.close_open_calls(turn, why, under_way)
+    if not ending.output_text:  # what there is of an answer that the turn was in the middle of
+        ending = replace(ending, output_text=parts.unfinished(turn.messages, turn.id))
+    counters = replace(turn.counters, pending=None)
+    return Outcome(counters, messages=messages, closed=closed, events=(answers.ended(ending),), ending=ending)
