@@ -14,12 +14,13 @@ from typing import Any
 
 from orchestration.costs import USUAL_OUTPUT_TOKENS
 from orchestration.errors import ConfigError
+from orchestration.providers import catalog
 from orchestration.providers.pricing import PriceBook
 from orchestration.providers.settings import ENV_REFERENCE, Api, ModelLimits, Price, ProviderSettings
 from persistence.records.agent import AgentSettings
 from persistence.records.usage import Usage
 from workers import config_file, output_schemas
-from workers.config_file import AgentEntry, ConfigFile, ProviderEntry, guess
+from workers.config_file import AgentEntry, ConfigFile, ProviderEntry, ended, guess
 from workers.settings import Settings
 
 DEFAULT_AGENT = "default"
@@ -58,7 +59,7 @@ def load(settings: Settings, environ: Mapping[str, str] = os.environ) -> Config:
     data = output_schemas.with_files(data, settings.config.parent, where=source)
     file = config_file.read(ConfigFile, data, where=source)
     providers = {p.name: p for p in _from_environment(settings, environ)}
-    providers |= {name: _provider(name, entry) for name, entry in file.providers.items()}
+    providers |= {name: _provider(name, entry, source) for name, entry in file.providers.items()}
     providers = _with_group_limits(providers, source)
     agents = _agents(file, settings, providers, source)
     for agent in agents.values():
@@ -90,7 +91,7 @@ def resolve_agent(config: Config, name: str, overrides: Mapping[str, str] | None
     known = config_file.setting_names()
     for key in overrides:
         if key not in known:
-            raise ConfigError(f"--set {key}: an agent has no such setting; {guess(key, known)}.")
+            raise ConfigError(ended(f"--set {key}: an agent has no such setting; {guess(key, known)}"))
     data = asdict(agent) | {key: config_file.typed(key, text) for key, text in overrides.items()}
     del data["name"]
     entry = config_file.read(AgentEntry, data, where="--set")
@@ -130,7 +131,7 @@ def check_prices(config: Config, agent: AgentSettings) -> None:
     Raises ConfigError with what to write.
     """
     prices = PriceBook(config.providers, config.prices)
-    for model in _every_model(agent):
+    for model in every_model(agent):
         provider, _, name = model.partition(":")
         if prices(provider, name, Usage()) is None:
             raise ConfigError(
@@ -198,8 +199,12 @@ def _usual_model(settings: Settings, providers: Mapping[str, ProviderSettings]) 
     )
 
 
-def _provider(name: str, entry: ProviderEntry) -> ProviderSettings:
+def _provider(name: str, entry: ProviderEntry, source: str) -> ProviderSettings:
     provider = ProviderSettings(name=name, **entry.model_dump())
+    try:
+        catalog.check(provider)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
     if provider.api is Api.ANTHROPIC and provider.base_url is not None:
         # That protocol's paths bring their own /v1, but people write the address as they do for the others.
         return replace(provider, base_url=provider.base_url.rstrip("/").removesuffix("/v1"))
@@ -248,9 +253,9 @@ def _agents(
 
 
 def _check_models(agent: AgentSettings, providers: Mapping[str, ProviderSettings], *, where: str) -> None:
-    for model in _every_model(agent):
+    for model in every_model(agent):
         provider, colon, rest = model.partition(":")
-        if not colon or not rest:
+        if not provider or not colon or not rest:
             raise ConfigError(
                 f"{where}: the model {model!r} of the agent {agent.name!r} names no provider: write it as provider:model, "
                 f"where a provider is one of {', '.join(providers) or '(none is configured)'}."
@@ -262,7 +267,7 @@ def _check_models(agent: AgentSettings, providers: Mapping[str, ProviderSettings
             )
 
 
-def _every_model(agent: AgentSettings) -> tuple[str, ...]:
+def every_model(agent: AgentSettings) -> tuple[str, ...]:
     """Whatever the agent may ask, for answers, drafts or summaries."""
     compressing = () if agent.compress_model is None else (agent.compress_model,)
     return (*agent.models, *agent.references, *compressing)

@@ -63,7 +63,7 @@ class ProviderEntry(_Strict):
     api: Api
     base_url: Annotated[str, Field(pattern=r"^https?://[^\s/]+")] | None = None
     api_keys: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    quota_group: str | None = None
+    quota_group: Annotated[str, Field(min_length=1)] | None = None
     requests_per_minute: _Positive | None = None
     tokens_per_minute: _Positive | None = None
     key_strategy: KeyStrategy = KeyStrategy.ORDER
@@ -78,6 +78,8 @@ class ProviderEntry(_Strict):
             for prefix, example in _REFERENCES.items():
                 if key.strip() == prefix:
                     raise ValueError(f'a reference "{prefix}" without a name: write "{prefix}{example}"')
+            if key.startswith("$"):
+                raise ValueError(f'a name behind a "$": write "{ENV_REFERENCE}NAME_OF_THE_VARIABLE"')
             if key.startswith(COMMAND_REFERENCE):
                 _check_words(key.removeprefix(COMMAND_REFERENCE))
         if len(set(keys)) < len(keys):
@@ -180,6 +182,17 @@ _EXAMPLES: Mapping[str, str] = {
     "output_usd_per_million": "output_usd_per_million = 2.0",
 }
 
+_MOST_SHOWN = 80
+_IN_OUR_WORDS = {
+    "an object": "a table",
+    "a valid boolean": "true or false",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid string": "a text",
+    "a valid array": "a list",
+    " after validation": "",
+}
+
 
 def read(model: type[M], data: Mapping[str, Any], *, where: str, under: str = "") -> M:
     """`data` as a `model`. `where` names its source and `under` the key that it stands below, for the sentence.
@@ -190,7 +203,7 @@ def read(model: type[M], data: Mapping[str, Any], *, where: str, under: str = ""
         return model.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_context=False)[0]
-        raise ConfigError(f"{where}: {_sentence(model, problem, under)}.") from error
+        raise ConfigError(ended(f"{where}: {_sentence(model, problem, under)}")) from error
 
 
 def typed(name: str, text: str) -> object:
@@ -241,6 +254,11 @@ def guess(word: str, known: Collection[str]) -> str:
     return f"known are {', '.join(known)}" if known else "none is known"
 
 
+def ended(sentence: str) -> str:
+    """The sentence with its full stop, unless it ends as a question."""
+    return sentence if sentence.endswith("?") else f"{sentence}."
+
+
 def _sentence(model: type[BaseModel], problem: ErrorDetails, under: str) -> str:
     loc = [str(part) for part in problem["loc"]]
     name = loc[-1] if loc else ""
@@ -259,5 +277,18 @@ def _sentence(model: type[BaseModel], problem: ErrorDetails, under: str) -> str:
         case "string_pattern_mismatch":
             return f"{key} is not an address: write one such as {_EXAMPLES['base_url']}"
         case _:
-            told = "" if _MAY_BE_SECRET.intersection(loc) else f" = {json.dumps(problem['input'], default=str)[:80]}"
-            return f"{key}{told} cannot be used: it {problem['msg'].removeprefix('Input ').replace('an object', 'a table')}"
+            told = "" if _MAY_BE_SECRET.intersection(loc) else f" = {_shown(problem['input'])}"
+            return f"{key}{told} cannot be used: it {_wanted(problem['msg'])}"
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+
+
+def _wanted(message: str) -> str:
+    """What pydantic says that the input, or "String", "Tuple" …, should be, in the words of the file."""
+    wanted = message[message.find("should ") :] if "should " in message else message
+    for theirs, ours in _IN_OUR_WORDS.items():
+        wanted = wanted.replace(theirs, ours)
+    return wanted

@@ -37,7 +37,7 @@ def connect(settings: ProviderSettings) -> ProviderClient:
 
     Raises ConfigError.
     """
-    _check(settings)
+    check(settings)
     keys = Keyring(settings)
     for key in keys.secrets:
         if not key.isascii() or not key.isprintable() or " " in key:
@@ -79,7 +79,8 @@ def preload(apis: Iterable[Api] = Api) -> None:
         importlib.import_module(f"orchestration.providers.{_ADAPTERS[api]}.client")
 
 
-def _check(settings: ProviderSettings) -> None:
+def check(settings: ProviderSettings) -> None:
+    """Raises ConfigError for what can never be used, whatever the environment."""
     where = f"[providers.{settings.name}]"
     if settings.base_url is not None:
         address = urlsplit(settings.base_url)
@@ -88,6 +89,11 @@ def _check(settings: ProviderSettings) -> None:
     wrong = [name for name in _NOT_EXTRA if name in settings.extra_body]
     if wrong:
         raise ConfigError(f"extra_body of {where} may not set {', '.join(wrong)}: a turn decides that.")
+    if settings.extra_body.get("background") and settings.api is not Api.OPENAI_RESPONSES:
+        raise ConfigError(
+            f'extra_body of {where} asks for background = true, which api = "{Api.OPENAI_RESPONSES.value}" has and '
+            f'"{settings.api.value}" has not: change one of them.'
+        )
     try:
         dumps(dict(settings.extra_body))
     except (TypeError, ValueError) as error:

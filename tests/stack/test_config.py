@@ -101,14 +101,14 @@ def test_the_example_file_explains_every_setting_of_an_agent() -> None:
         ("[agents.default\n", "is not valid TOML"),
         ("agent = 1\n", "agent is not a setting: did you mean agents?"),
         (AGENT + "iteration = 3\n", "agents.default.iteration is not a setting: did you mean iterations?"),
-        (AGENT + 'iterations = "3"\n', 'agents.default.iterations = "3" cannot be used: it should be a valid integer'),
+        (AGENT + 'iterations = "3"\n', 'agents.default.iterations = "3" cannot be used: it should be a whole number'),
         (AGENT + "iterations = true\n", "agents.default.iterations = true cannot be used"),
         (AGENT + "iterations = 0\n", "it should be greater than or equal to 1"),
         (AGENT + "deadline_s = inf\n", "agents.default.deadline_s"),
         (AGENT + 'grace = "perhaps"\n', "it should be 'answer', 'tools' or 'off'"),
         (AGENT + 'tools = "files"\n', "agents.default.tools"),
         (AGENT + "deadline_s = 2026-01-01\n", "agents.default.deadline_s"),
-        (AGENT + "workspace = 5\n", "agents.default.workspace = 5 cannot be used: it should be a valid string"),
+        (AGENT + "workspace = 5\n", "agents.default.workspace = 5 cannot be used: it should be a text"),
         (
             AGENT + 'context = ["file:/etc/passwd"]\n',
             "agents.default.context holds 'file:/etc/passwd': '/etc/passwd' is not inside",
@@ -132,6 +132,20 @@ def test_the_example_file_explains_every_setting_of_an_agent() -> None:
         (PROVIDER + "api_keys = ['command: ']\n", 'write "command:PROGRAM ARGUMENT"'),
         (PROVIDER + "api_keys = ['command:get \"a key']\n", "open quotation mark"),
         (PROVIDER + "api_keys = ['entry-point:']\n", 'write "entry-point:NAME"'),
+        (PROVIDER + "api_keys = ['$A']\n", 'a name behind a "$": write "env:NAME_OF_THE_VARIABLE"'),
+        (
+            PROVIDER + "api_keys = ['']\n",
+            "providers.main.api_keys.0 cannot be used: it should have at least 1 character",
+        ),
+        (PROVIDER + "quota_group = ''\n", "providers.main.quota_group"),
+        (PROVIDER + "takes_schema = 'no'\n", 'takes_schema = "no" cannot be used: it should be true or false.'),
+        (PROVIDER + "extra_body = { model = 'x' }\n", "extra_body of [providers.main] may not set model"),
+        (
+            PROVIDER + "extra_body = { background = true }\n",
+            'which api = "openai-responses" has and "openai-chat" has not',
+        ),
+        (AGENT + f"references = {['main:a'] * 9}\n", "it should have at most 8 items, not 9."),
+        ('[agents.default]\nmodel = ":m"\n', "names no provider: write it as provider:model"),
         (PROVIDER + "api_keys = ['env:A', 'env:A']\n", "the same key twice"),
         (PROVIDER + "key_strategy = 'random'\n", "'order', 'round_robin' or 'least_used'"),
         (PROVIDER + "requests_per_minute = 0\n", "requests_per_minute = 0 cannot be used"),
@@ -155,6 +169,7 @@ def test_a_mistake_in_the_file_is_one_sentence(text: str, told: str, load: Load,
     sentence = str(error.value)
     assert told in sentence
     assert sentence.startswith(str(tmp_path / "perdure.toml"))
+    assert not sentence.endswith("?.")
     assert "hunter2" not in sentence
     assert "\n" not in sentence
 

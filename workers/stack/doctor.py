@@ -123,7 +123,7 @@ def _configuration(settings: Settings, environ: Mapping[str, str]) -> list[Findi
     if not loaded.agents:
         return [Finding(False, f"No agent is configured in {loaded.source}", config.NO_MODEL)]
     findings = [Finding(True, f"Agents from {loaded.source}: {', '.join(loaded.agents)}")]
-    used = {model.partition(":")[0] for agent in loaded.agents.values() for model in agent.models}
+    used = {model.partition(":")[0] for agent in loaded.agents.values() for model in config.every_model(agent)}
     for name in sorted(used):
         try:
             count = len(loaded.providers[name].keys(environ))
