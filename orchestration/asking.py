@@ -14,7 +14,7 @@ from orchestration import answers, background, compression, costs, guarded, owne
 from orchestration.carrying import KEY_S, SLACK_S, Carried
 from orchestration.context_size import UNCOUNTED, rough_text, rough_tokens, size_of
 from orchestration.decide import PAST_DEADLINE
-from orchestration.endings import end
+from orchestration.endings import end, with_words
 from orchestration.errors import LIMITS_PASSED, CallInterrupted, ConfigError, ModelError
 from orchestration.ports import BackgroundClient, ModelClient, ModelRequest, OnText, Reply, Started
 from orchestration.runtime import Runtime
@@ -63,7 +63,7 @@ def ask(question: Question, carried: Carried, runtime: Runtime) -> Outcome:
     question = replace(question, request=request, cut=allowed.cut)
     outcome = allowed.applied_to(_try(question, carried, runtime), turn)
     # A call that was cut at the deadline is no failure of its provider's.
-    return costs.ended_as(outcome, PAST_DEADLINE) if _is_late(outcome, carried) else outcome
+    return costs.ended_as(outcome, with_words(PAST_DEADLINE, turn)) if _is_late(outcome, carried) else outcome
 
 
 def _try(question: Question, carried: Carried, runtime: Runtime) -> Outcome:

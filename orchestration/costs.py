@@ -58,7 +58,7 @@ class Allowance:
             return ended_as(alone, replace(self.cut, output_text=whole))
         # The latter: an answer so short that its provider would not even begin.
         if ending is None and call.error in (ErrorClass.TRUNCATED, ErrorClass.FORMAT_ERROR):
-            return ended_as(outcome, self.cut)
+            return ended_as(outcome, replace(self.cut, output_text=parts.unfinished(turn.messages, turn.id)))
         return outcome
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestration import costs, drafts, holding, repairs, room
 from orchestration.context_window import Why
 from orchestration.errors import ErrorClass
+from orchestration.guarding import Held
 from orchestration.history import groups, in_doubt
 from orchestration.remedies import REMEDIES, wait_s
 from orchestration.steps import (
@@ -72,7 +73,7 @@ def decide(turn: Turn, signals: Signals) -> Step:
         return TakeInbox()
     held = holding.of(turn.counters)
     if held is not None and not turn.has_rested:
-        return holding.next_step(turn, held, has_fallback=_has_fallback(turn), model=model_in_use(turn))
+        return _while_held(turn, held)
     if turn.counters.last_error is not None and (room.was_refused(turn) or not turn.has_rested):
         return _remedy(turn)
     if _lost_its_attempts(turn):
@@ -190,6 +191,13 @@ def _remedy(turn: Turn) -> Step:
     return End(_give_up(turn, error, remedy.exit_reason) if smaller is None else _is_full(turn, smaller))
 
 
+def _while_held(turn: Turn, held: Held) -> Step:
+    step = holding.next_step(turn, held, has_fallback=_has_fallback(turn), model=model_in_use(turn))
+    if isinstance(step, End) and turn.counters.grace_used:
+        return End(Ending(ExitReason.BUDGET_EXHAUSTED, output_text=budget_sentence(turn)))
+    return step
+
+
 def _other_worker(turn: Turn) -> Step:
     """A tool or provider is missing where the turn ran: let another worker try, a few times, ever later."""
     tried = turn.counters.remedies.get("unfit_workers", 0)
@@ -262,9 +270,11 @@ def _call_model(turn: Turn) -> Step:
 
 
 def budget_sentence(turn: Turn) -> str:
-    """The output of a turn whose budget is spent: the model's own last words after its grace call, or an honest sentence."""
+    """The output of a turn whose budget is spent: the model's own last words after its grace call, what there is of an
+    answer that was cut before it, or an honest sentence."""
     answer = output_text(turn)
-    if turn.counters.remedies.get("grace_answered") and answer.strip():
+    has_answer = turn.counters.remedies.get("grace_answered") or parts.is_unfinished(turn.messages, turn.id)
+    if has_answer and answer.strip():
         return answer
     return (
         f"The turn used all of its {turn.iterations_max} iterations before it had a final answer. "

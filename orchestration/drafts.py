@@ -35,7 +35,7 @@ def are_due(turn: Turn, *, is_grace: bool) -> bool:
         return False
     if agent.references_every is ReferencesEvery.TURN and iteration:
         return False
-    if parts.unfinished(turn.messages, turn.id):
+    if parts.is_unfinished(turn.messages, turn.id):  # what a paused one wants back is not to be followed by anything
         return False
     # Where a resume has forgotten the counters, the drafts themselves are there.
     return not any(m.turn_id == turn.id and m.iteration == iteration and _is_draft(m) for m in turn.messages)

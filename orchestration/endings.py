@@ -21,7 +21,11 @@ def end(turn: Turn, ending: Ending, *, under_way: Collection[str] = ()) -> Outco
     interrupted = ending.exit_reason is ExitReason.INTERRUPTED_BY_USER
     why = history.NOT_RUN_BUDGET if spent else history.NOT_RUN_INTERRUPTED if interrupted else history.NOT_RUN_ENDED
     messages, closed = history.close_open_calls(turn, why, under_way)
-    if not ending.output_text:  # what there is of an answer that the turn was in the middle of
-        ending = replace(ending, output_text=parts.unfinished(turn.messages, turn.id))
+    ending = with_words(ending, turn)
     counters = replace(turn.counters, pending=None)
     return Outcome(counters, messages=messages, closed=closed, events=(answers.ended(ending),), ending=ending)
+
+
+def with_words(ending: Ending, turn: Turn) -> Ending:
+    """`ending` with what there is of an answer that the turn was in the middle of, where it has no output of its own."""
+    return ending if ending.output_text else replace(ending, output_text=parts.unfinished(turn.messages, turn.id))

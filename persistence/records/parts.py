@@ -61,10 +61,15 @@ def answer(messages: Sequence[Message], turn_id: UUID) -> str:
     return joined(m.text for m in found)
 
 
+def is_unfinished(messages: Sequence[Message], turn_id: UUID) -> bool:
+    """Whether the turn is in the middle of an answer, of which there may be no word yet."""
+    at = _newest(messages, turn_id)
+    return at is not None and messages[at].is_part
+
+
 def unfinished(messages: Sequence[Message], turn_id: UUID) -> str:
     """The words so far of an answer that the turn is in the middle of."""
-    at = _newest(messages, turn_id)
-    return answer(messages, turn_id) if at is not None and messages[at].is_part else ""
+    return answer(messages, turn_id) if is_unfinished(messages, turn_id) else ""
 
 
 def joined(texts: Iterable[str]) -> str:

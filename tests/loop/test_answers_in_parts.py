@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from orchestration import history
@@ -218,3 +220,46 @@ def test_another_provider_is_asked_in_words_to_go_on_with_a_paused_answer(bench:
 
     assert bench.view(turn.id).output_text == "Searching. Found it."
     assert bench.model.requests[-1].messages[-1].text == history.CONTINUE_NOTICE
+
+
+def test_no_draft_comes_between_a_paused_answer_and_its_end(bench: Bench) -> None:
+    settings = {"references": ("scripted:reference",), "references_every": "iteration"}
+    model = bench.script()
+
+    def policy(request: ModelRequest, _stop: StopSignal) -> Reply:
+        if request.model == "reference":
+            return says("A draft.")
+        return says("Found it.") if request.messages[-1].role is Role.ASSISTANT else paused()
+
+    model.replies = (policy,)
+    turn = bench.run(bench.submit(**settings))
+
+    assert bench.view(turn.id).output_text == "Found it."
+    assert [r.model for r in model.requests] == ["reference", "scripted", "scripted"]
+
+
+def test_a_deadline_in_the_middle_of_an_answer_leaves_its_words(bench: Bench) -> None:
+    def until_the_limit(request: ModelRequest, stop: StopSignal) -> Reply:
+        stop.wait(request.limits.call_s)
+        raise ModelError(ErrorClass.CALL_TIMEOUT, "no whole answer")
+
+    turn = bench.fresh(cut("Once upon a ti"), until_the_limit, deadline_s=1.6, attempts=1)
+
+    view = bench.view(turn.id)
+    assert (view.exit_reason, view.output_text) == (ExitReason.DEADLINE, "Once upon a ti")
+
+
+def test_a_grace_call_that_cannot_be_had_leaves_the_words_of_the_answer_it_should_have_finished(bench: Bench) -> None:
+    turn = bench.fresh(cut("Once upon a ti"), ModelError(ErrorClass.AUTH, "401", status=401), iterations=1)
+
+    view = bench.view(turn.id)
+    assert (view.exit_reason, view.output_text) == (ExitReason.BUDGET_EXHAUSTED, "Once upon a ti")
+
+
+def test_an_answer_that_the_caps_make_too_short_to_go_on_with_keeps_its_words(bench: Bench) -> None:
+    too_short = ModelError(ErrorClass.FORMAT_ERROR, "max_tokens is too small", status=400)
+    long = replace(cut("Once upon a ti"), usage=Usage(2_000, 3_000))
+    turn = bench.fresh(long, too_short, max_tokens_total=20_000)
+
+    view = bench.view(turn.id)
+    assert (view.exit_reason, view.output_text) == (ExitReason.TOKEN_CAP, "Once upon a ti")

@@ -194,3 +194,11 @@ def test_an_answer_forgets_holds_and_rotations_alone() -> None:
     )
 
     assert holding.answered(counters).remedies == {"grace_answered": 1}
+
+
+def test_a_grace_call_that_is_held_for_ever_ends_the_turn_as_out_of_budget() -> None:
+    spent = Counters(iterations_used=10, grace_used=True)
+    step = decide(turn(counters=held(HeldBy.COOLING_DOWN, 1.0, times=holding.MAX_HOLDS + 1, counters=spent)), CALM)
+
+    assert isinstance(step, End)
+    assert step.ending.exit_reason is ExitReason.BUDGET_EXHAUSTED
