@@ -20,7 +20,7 @@ from orchestration.runtime import Runtime
 from orchestration.steps import GiveUpWorker
 from persistence.records.outcome import Ending, Event, Outcome
 from persistence.records.pending import Pending
-from persistence.records.status import WaitingFor
+from persistence.records.status import ExitReason, WaitingFor
 from persistence.records.turn import Turn
 from persistence.records.usage import Usage
 
@@ -187,6 +187,9 @@ def _tell(
         why = error.error.value
     except ConfigError:
         why = answers.UNFIT_WORKER
+    except Exception:  # a fault of ours: without the ending that waits for this, the turn would be tried for ever
+        log.exception("turn.internal_error", extra={"turn_id": str(carried.turn.id)})
+        why = ExitReason.INTERNAL_ERROR.value
     log.warning("model.not_interrupted", extra={"turn_id": str(carried.turn.id), "error": why})
     told = {"provider": pending.provider, "model": pending.model, "id": pending.id, "error": why}
     return None, (Event("model.not_interrupted", told),)

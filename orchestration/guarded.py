@@ -50,12 +50,7 @@ class Guarded:
 
     def failed(self, error: ModelError, outcome: Callable[[ModelError], Outcome]) -> Outcome:
         """What a failed attempt leaves; `outcome` makes it once the guard has said how long this turn has to wait."""
-        refreshed = self._refreshed(error)
-        if refreshed is None:
-            advice = self.guard.failed(self.call, self.permit, error)
-        else:
-            advice = Advice()
-            self.guard.dropped(self.call, self.permit)
+        refreshed, advice = self.told_of(error)
         if advice.wait_s is not None:
             error.retry_after_s = advice.wait_s
         made = outcome(error)
@@ -63,6 +58,15 @@ class Guarded:
         if other is None:
             return self._told(replace(made, counters=holding.rested(made.counters)))
         return self._told(replace(made, counters=other), with_another_key=True)
+
+    def told_of(self, error: ModelError) -> tuple[int | None, Advice]:
+        """What follows from a failed attempt, whatever becomes of it here: the number of a key that will be fetched anew for
+        the next one, and what the guard says."""
+        refreshed = self._refreshed(error)
+        if refreshed is None:
+            return None, self.guard.failed(self.call, self.permit, error)
+        self.guard.dropped(self.call, self.permit)
+        return refreshed, Advice()
 
     def dropped(self, outcome: Outcome) -> Outcome:
         """`outcome` of a call that was stopped."""

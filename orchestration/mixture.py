@@ -112,7 +112,7 @@ def _ask(reference: int, turn: Turn, request: ModelRequest, carried: Carried, ru
     try:
         reply = client.reply(replace(asked, key=let_in.key), stop=carried.stop, on_text=UNHEARD)
     except ModelError as error:
-        let_in.guard.failed(let_in.call, let_in.permit, error)
+        let_in.told_of(error)  # there is no second attempt
         return replace(arrival, latency_s=time.monotonic() - started, error=error, why=error.error.value)
     except CallInterrupted:
         let_in.guard.dropped(let_in.call, let_in.permit)

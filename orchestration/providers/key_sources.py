@@ -105,28 +105,46 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         process.stdout.close()
 
 
-def _from_entry_point(name: str, stop: StopSignal) -> str:
-    found: list[str] = []
-    faults: list[Unfetched] = []
+class _Asked:
+    """A call of an entry point that is under way, and what came of it."""
 
-    def call() -> None:
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._found: str | Unfetched = Unfetched("gave nothing")
+        self.thread = threading.Thread(target=self._call, name="key", daemon=True)
+
+    def result(self) -> str:
+        if isinstance(self._found, Unfetched):
+            raise self._found
+        return self._found
+
+    def _call(self) -> None:
         try:
-            found.append(_called(name))
+            self._found = _called(self._name)
         except Unfetched as fault:
-            faults.append(fault)
+            self._found = fault
 
-    thread = threading.Thread(target=call, name="key", daemon=True)
-    thread.start()
+
+# By the name of the entry point. One that hangs is waited for again, so that it costs one thread and not one each time.
+_under_way: dict[str, _Asked] = {}
+_lock = threading.Lock()
+
+
+def _from_entry_point(name: str, stop: StopSignal) -> str:
+    with _lock:
+        asked = _under_way.get(name)
+        if asked is None or not asked.thread.is_alive():
+            asked = _Asked(name)
+            asked.thread.start()
+            _under_way[name] = asked
     ends_at = time.monotonic() + FETCH_S
-    while thread.is_alive():
+    while asked.thread.is_alive():
         if stop.is_set():
             raise CallInterrupted("the model call was stopped while its key was fetched")
         if time.monotonic() > ends_at:
             raise Unfetched(f"took more than {FETCH_S:g} s")
-        thread.join(_LOOK_EVERY_S)
-    if faults:
-        raise faults[0]
-    return found[0]
+        asked.thread.join(_LOOK_EVERY_S)
+    return asked.result()
 
 
 def _called(name: str) -> str:
@@ -136,7 +154,7 @@ def _called(name: str) -> str:
         raise Unfetched(f"is not installed: no package here has it in the group {KEY_ENTRY_POINTS}")
     try:
         key = (known[0] if known else EntryPoint(name, name, KEY_ENTRY_POINTS)).load()()
-    except Exception as error:  # noqa: BLE001 - whatever somebody else's code raises; its kind is told
+    except BaseException as error:  # noqa: BLE001 - whatever somebody else's code raises; its kind is told
         raise Unfetched(f"raised {type(error).__name__}") from None
     if not isinstance(key, str):
         raise Unfetched(f"returned a {type(key).__name__} and no text")

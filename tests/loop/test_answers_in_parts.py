@@ -223,7 +223,6 @@ def test_another_provider_is_asked_in_words_to_go_on_with_a_paused_answer(bench:
 
 
 def test_no_draft_comes_between_a_paused_answer_and_its_end(bench: Bench) -> None:
-    settings = {"references": ("scripted:reference",), "references_every": "iteration"}
     model = bench.script()
 
     def policy(request: ModelRequest, _stop: StopSignal) -> Reply:
@@ -232,7 +231,7 @@ def test_no_draft_comes_between_a_paused_answer_and_its_end(bench: Bench) -> Non
         return says("Found it.") if request.messages[-1].role is Role.ASSISTANT else paused()
 
     model.replies = (policy,)
-    turn = bench.run(bench.submit(**settings))
+    turn = bench.run(bench.submit(references=("scripted:reference",), references_every="iteration"))
 
     assert bench.view(turn.id).output_text == "Found it."
     assert [r.model for r in model.requests] == ["reference", "scripted", "scripted"]

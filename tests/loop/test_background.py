@@ -14,7 +14,7 @@ from orchestration.live import Mark, Nobody, Unheard, Words
 from orchestration.loop import run_turn
 from orchestration.ports import Delta, Finish, ModelRequest, Reply, StopSignal
 from orchestration.runtime import Runtime
-from persistence import inbox, submission
+from persistence import inbox, interrupts, submission
 from persistence.records.message import Role
 from persistence.records.status import ExitReason, TurnStatus, WaitingFor
 from persistence.records.usage import Usage
@@ -503,3 +503,15 @@ def test_a_pending_answer_that_an_older_worker_passed_over_is_none(bench: Bench)
     assert ride(bench, turn_id) is TurnStatus.COMPLETED
 
     assert "resp_0" not in model.looks
+
+
+def test_a_fault_while_the_provider_is_told_ends_the_turn_all_the_same(bench: Bench) -> None:
+    script(bench, says("Done."), at_work=FOR_EVER, told=RuntimeError("a fault of ours"))
+    turn_id = left_pending(bench)
+
+    interrupts.stamp(bench.database, turn_id)
+    bench.end_wait(turn_id)
+
+    assert bench.run(turn_id).exit_reason is ExitReason.INTERRUPTED_BY_USER
+    assert "model.not_interrupted" in bench.events(turn_id)
+    assert bench.row(turn_id)["unknown_attempts"] == 1

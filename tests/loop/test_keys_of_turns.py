@@ -18,6 +18,7 @@ from orchestration.providers.client import ProviderClient
 from orchestration.providers.settings import Api, ProviderSettings
 from persistence.records.status import ExitReason, TurnStatus
 from tests.support.provider import ScriptedProvider, key_digest, provider
+from tests.support.scripted_model import says
 from tests.support.workbench import Bench
 
 __all__ = ["provider"]
@@ -93,3 +94,18 @@ def test_a_command_that_gives_no_key_leaves_its_turn_to_the_other_key(
 
     assert turn.exit_reason is ExitReason.FINAL_ANSWER
     assert used(provider) == [key_digest(SECOND)]
+
+
+def test_a_reference_whose_key_was_refused_has_a_new_one_for_its_next_draft(
+    bench: Bench, provider: ScriptedProvider, tmp_path: Path
+) -> None:
+    model = provider.script("main", [reply("A draft.")], faults=[status(401), reply("A draft.")])
+    own = bench.script(says("Done."))
+    with client(provider.url, counting(tmp_path)) as main:
+        runtime = bench.runtime(models=lambda name: main if name == "main" else own)
+        turns = [bench.submit(references=(f"main:{model}",)) for _ in range(2)]
+        for turn_id in turns:
+            bench.run(turn_id, runtime)
+
+    assert ["draft.arrived" in bench.events(turn_id) for turn_id in turns] == [False, True]
+    assert used(provider) == [key_digest("sk-fetched-x"), key_digest("sk-fetched-xx")]

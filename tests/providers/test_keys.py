@@ -300,6 +300,34 @@ def test_what_an_entry_point_raises_is_not_repeated(tmp_path: Path, monkeypatch:
     assert SECRET not in "".join(map(str, _everything(caught.value)))
 
 
+def test_an_entry_point_that_leaves_the_process_gives_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "leaving.py").write_text("import sys\ndef key(): sys.exit(1)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(ConfigError, match="raised SystemExit"):
+        value(ring("entry-point:leaving:key"))
+
+
+def test_an_entry_point_that_hangs_costs_one_thread_and_not_one_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hanging.py").write_text(
+        "import threading\ncalls, go_on = [], threading.Event()\n"
+        f"def key():\n  calls.append(1)\n  go_on.wait(30)\n  return '{SECRET}'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(key_sources, "FETCH_S", 0.01)
+    for _ in range(3):  # a keyring leaves a source alone that gave nothing
+        with pytest.raises(ConfigError, match="took more than"):
+            value(ring("entry-point:hanging:key"))
+
+    hanging = importlib.import_module("hanging")
+    hanging.go_on.set()
+    monkeypatch.setattr(key_sources, "FETCH_S", 20.0)
+    assert value(ring("entry-point:hanging:key")) == SECRET
+    assert hanging.calls in ([1], [1, 1])
+
+
 @pytest.mark.parametrize("api", APIS)
 def test_a_fetched_key_is_masked_like_any_other_also_when_it_was_replaced(
     provider: ScriptedProvider, tmp_path: Path, api: Api

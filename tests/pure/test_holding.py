@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ def held(by: HeldBy, wait_s: float, *, times: int = 1, counters: Counters | None
     return found
 
 
-def begun(by: HeldBy, wait_s: float, *, times: int = 1, **settings: object) -> Turn:
+def begun(by: HeldBy, wait_s: float, *, times: int = 1, **settings: Any) -> Turn:
     """A turn that has had an answer already, and whose next call is held."""
     return turn(asked(), counters=held(by, wait_s, times=times, counters=Counters(iterations_used=1)), **settings)
 

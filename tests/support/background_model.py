@@ -33,7 +33,7 @@ class BackgroundModel(ScriptedModel):
         look_faults: Sequence[ModelError | None] = (),
         at_work: int = 1,
         look_again_s: float | None = LOOK_AGAIN_S,
-        told: Usage | ModelError | None = None,
+        told: Usage | Exception | None = None,
     ) -> None:
         super().__init__(*replies, faults=faults)
         self.at_work = at_work
@@ -80,6 +80,6 @@ class BackgroundModel(ScriptedModel):
 
     def interrupt(self, started: Started) -> Usage | None:
         self.interrupted.append(started.id)
-        if isinstance(self.told, ModelError):
+        if isinstance(self.told, Exception):
             raise self.told
         return self.told
