@@ -62,6 +62,11 @@ _WORDINGS: tuple[_Wording, ...] = (
         rf"without its required {_Q}reasoning{_Q} item",
         r"items are not persisted when .?store.? is set to false",
         r"(invalid|corrupted) thought.?signature",
+        # Servers that tell their reasoning, and refuse to be told of it: not a setting, such as `reasoning.effort`.
+        r"(unknown|unsupported|unexpected|unrecognized|extra)\b.{0,60}\breasoning_content\b",
+        r"\breasoning_content\b.{0,60}\b(unknown|unsupported|unexpected|unrecognized|extra|should not)\b",
+        r"\breasoning_content\b.{0,60}\bnot (supported|permitted|allowed)\b",
+        rf"messages\b.{{0,60}}\breasoning{_Q} is unsupported",
     ),
     _wording(
         ErrorClass.CONTEXT_OVERFLOW,

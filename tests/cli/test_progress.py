@@ -116,11 +116,11 @@ def test_a_lost_worker_is_told_between_the_iterations() -> None:
                 key=2,
                 with_another_key=True,
             ),
-            "attempt 1 at main:m with key 2 failed: auth with status 401; the next key is tried",
+            "attempt 1 at main:m with key 2 failed: auth with status 401; another key is tried",
         ),
         (
             event("model.failed", provider="main", model="m", error="auth", key=1, why="The command gave nothing."),
-            "The command gave nothing. The next key is tried.",
+            "The command gave nothing. Another key is tried.",
         ),
         (
             event("model.held", provider="main", model="m", by="cooling_down", wait_s=12.0),

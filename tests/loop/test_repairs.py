@@ -112,6 +112,22 @@ def test_thinking_that_its_provider_knows_no_more_is_left_out_and_new_thinking_i
     assert ["signature" in body or "encrypted_content': '" in body for body in shown] == [True, False, True]
 
 
+def test_a_server_that_tells_its_reasoning_and_takes_none_back_is_sent_none(
+    bench: Bench, provider: ScriptedProvider
+) -> None:
+    provider.expect_refusals()
+    model = provider.script("tells", [*[calls(("look", {}), thinking="Hm.")] * 2, reply("Done.")])
+
+    with client(Api.OPENAI_CHAT, provider.url, key=provider.api_key) as made:
+        turn_id = bench.submit(model=f"main:{model}")
+        turn = bench.run(turn_id, bench.runtime(models=lambda _: made))
+
+    assert turn.exit_reason is ExitReason.FINAL_ANSWER
+    assert [repair for repair, _ in repairs(bench, turn_id)] == ["thinking", "thinking"]
+    refused = [r.refused for r in provider.requests("tells")]
+    assert refused == [None, "openai.unknown_field", None, "openai.unknown_field", None]
+
+
 def test_thinking_that_is_refused_again_leaves_the_model_for_the_next(bench: Bench) -> None:
     refused = ModelError(ErrorClass.THINKING_SIGNATURE, "no", status=400)
     primary = ScriptedModel(asks(("look", "{}")), refused)

@@ -54,10 +54,10 @@ def _failed(p: Payload) -> str:
     if p.get("error") == "unfit_worker":
         return f"this worker cannot go on: {p.get('why')}"
     if p.get("why"):
-        return f"{p.get('why')} The next key is tried."
+        return f"{p.get('why')} Another key is tried."
     status = f" with status {p['status']}" if p.get("status") else ""
     key = f" with key {p['key']}" if p.get("key") else ""
-    after = "; the next key is tried" if p.get("with_another_key") else ""
+    after = "; another key is tried" if p.get("with_another_key") else ""
     model = f"{p.get('provider')}:{p.get('model')}"
     return f"attempt {p.get('attempt')} at {model}{key} failed: {p.get('error')}{status}{after}"
 
