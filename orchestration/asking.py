@@ -81,7 +81,7 @@ def _try(question: Question, carried: Carried, runtime: Runtime) -> Outcome:
             is_last=question.is_last,
         )
         if isinstance(let_in, Outcome):
-            return let_in
+            return attempt.held(let_in) if isinstance(attempt, compression.Attempt) else let_in
     except ConfigError as error:
         return answers.unfit_worker(turn, runtime.worker, str(error))
     except CallInterrupted:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from orchestration import repairs, room
+from orchestration import holding, repairs, room
 from orchestration.context_size import Size, rough_block, rough_text, rough_tokens, size_of
 from orchestration.context_window import carried, new_messages
+from orchestration.decide import model_in_use
 from orchestration.errors import ErrorClass, ModelError
 from orchestration.ports import Finish, ModelRequest, Reply, TimeLimits
 from orchestration.redaction import redacted
@@ -126,18 +127,29 @@ class Attempt:
             return replace(self, turn=replace(self.turn, counters=shorter))._without(call, None)
         return self._without(call, error.error, error.retry_after_s)
 
+    def held(self, outcome: Outcome) -> Outcome:
+        """What is left where the rate guard did not let the attempt through; `outcome` is what it would be for any call.
+
+        A model that only summarises is not what the turn hangs on: it must cost it neither its own model nor its end. So
+        that it is held counts as a failure of the summary, which the turn can do without.
+        """
+        by = holding.of(outcome.counters)
+        if by is None or f"{self.provider}:{self.model}" == model_in_use(self.turn):
+            return outcome
+        return self._without(None, ErrorClass.RATE_LIMIT, by.wait_s)
+
     def interrupted(self, latency_s: float) -> Outcome:
         """The call was stopped on request; what it cost is not known."""
         call = ModelCall(self.provider, self.model, 0, latency_s, "interrupted")
         return Outcome(self.turn.counters, model_call=call)
 
-    def _without(self, call: ModelCall, error: ErrorClass | None, retry_after_s: float | None = None) -> Outcome:
+    def _without(self, call: ModelCall | None, error: ErrorClass | None, retry_after_s: float | None = None) -> Outcome:
         """An attempt that left no summary."""
         turn = self.turn
         counters = room.failed(turn.counters, error, attempts=turn.agent.attempts, retry_after_s=retry_after_s)
         told = {
             "model": f"{self.provider}:{self.model}",
-            "error": call.error,
+            "error": holding.HELD if call is None else call.error,
             "attempt": turn.counters.remedies.get(room.Count.ATTEMPTS, 0) + 1,
             "gives_up": room.Count.GIVEN_UP in counters.remedies,
         }

@@ -27,6 +27,9 @@ _HOLDS_BESIDE_A_FALLBACK = 2
 MAX_ROTATIONS = 32
 MAX_REFRESHES = 2
 
+# In an event: why a model that the turn can do without was not asked.
+HELD = "held"
+
 HOLDS = "holds"  # since the newest answer
 ROTATIONS = "rotations"  # to another key, since the newest answer
 _REFRESHES = "refreshes_of_key_"  # of one key, by its number, in the whole turn

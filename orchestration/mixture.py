@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
-from orchestration import answers, costs, drafts, guarded, ownership
+from orchestration import answers, costs, drafts, guarded, holding, ownership
 from orchestration.arrivals import Arrivals
 from orchestration.carrying import KEY_S, SLACK_S, Carried
 from orchestration.context_size import UNCOUNTED, rough_text, rough_tokens
@@ -28,7 +28,7 @@ from persistence.records.turn import Turn
 # The length of a draft: it is advice, and all of it is read again at every later call.
 DRAFT_TOKENS = 4_096
 # Why a reference gave no draft, beside the classes of errors.
-HELD, NOT_HERE = "held", "config_error"
+NOT_HERE = "config_error"
 
 SYSTEM = """\
 You are one of several models that are asked for a draft before the agent described above acts. You have no tools: where \
@@ -107,7 +107,7 @@ def _ask(reference: int, turn: Turn, request: ModelRequest, carried: Carried, ru
     except CallInterrupted:
         return replace(arrival, was_asked=False)
     if isinstance(let_in, Outcome):
-        return replace(arrival, was_asked=False, why=HELD)
+        return replace(arrival, was_asked=False, why=holding.HELD)
     started = time.monotonic()
     try:
         reply = client.reply(replace(asked, key=let_in.key), stop=carried.stop, on_text=UNHEARD)

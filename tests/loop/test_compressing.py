@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from orchestration.errors import CallInterrupted, ErrorClass, ModelError
+from orchestration.guarding import GuardedCall, Held, HeldBy, Permit, Unguarded
 from orchestration.history import RESUMED_NOTICE
 from orchestration.ports import ModelRequest
 from persistence import events, inbox, submission, views
@@ -521,3 +522,24 @@ def test_the_usage_of_a_failed_summary_counts(bench: Bench) -> None:
 
     main = sum(map(tokens_of, setting.main.requests))
     assert turn.usage.input_total == main + 1_000 + tokens_of(helper.requests[-1])
+
+
+class HoldsTheHelper(Unguarded):
+    """A guard that lets nobody ask the model that summarises."""
+
+    def ask(self, call: GuardedCall) -> Permit | Held:
+        return Held(HeldBy.COOLING_DOWN, 0.001) if call.provider == "helper" else super().ask(call)
+
+
+def test_a_summary_that_is_held_back_costs_the_turn_neither_its_model_nor_its_answer(bench: Bench) -> None:
+    setting = Setting(bench, WindowedModel(takes_snapshots(*[6_000] * 3)))
+    turn_id = bench.submit(
+        tools=(TOOLS,), context_window=16_000, compress_at=0.2, fallbacks=("scripted:other",), **HELPER
+    )
+    chosen = {"scripted": setting.main, "helper": setting.helper}
+
+    turn = bench.run(turn_id, bench.runtime(models=lambda name: chosen[name], guard=HoldsTheHelper()))
+
+    assert (turn.exit_reason, turn.counters.model_index) == (ExitReason.FINAL_ANSWER, 0)
+    assert (setting.helper.calls, "model.fallback" in bench.events(turn_id)) == (0, False)
+    assert event_payloads(bench, turn_id, "compression.failed")[0]["error"] == "held"
