@@ -18,6 +18,7 @@ from orchestration.providers.anthropic_messages.encoding import AnthropicEncoder
 from orchestration.providers.openai_chat.encoding import OpenAIEncoder
 from orchestration.providers.openai_responses.encoding import ResponsesEncoder
 from orchestration.providers.settings import Api
+from persistence.records import parts
 from persistence.records.message import (
     Call,
     CallStatus,
@@ -564,3 +565,40 @@ def test_text_is_sent_as_utf8_and_not_as_escapes(api: Api) -> None:
     body = encoded(api, request([user("naïve \U0001f600 עברית")]))
 
     assert "naïve \U0001f600 עברית".encode() in body
+
+
+SEARCH = Opaque(Native("main", {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}}))
+FOUND = Opaque(Native("main", {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []}))
+
+
+def paused(*content: Any) -> Message:
+    return parts.part(assistant(*content), parts.Why.PAUSE)
+
+
+def test_a_paused_answer_goes_back_with_the_search_that_it_waits_for() -> None:
+    asked = [user("Find it."), paused(Text("Looking."), SEARCH)]
+
+    assert [b["type"] for b in anthropic_messages(*asked)[-1]["content"]] == ["text", "server_tool_use"]
+    assert [b["type"] for b in anthropic_messages(*asked, assistant(FOUND, Text("Here.")))[-1]["content"]] == [
+        "text",
+        "server_tool_use",
+        "web_search_tool_result",
+        "text",
+    ]
+
+
+@pytest.mark.parametrize("before", [(), (Text("Looking."),), (Thinking("hm", BOUND[Api.ANTHROPIC][0].native),)])
+def test_a_search_that_nobody_waits_for_any_more_is_left_out(before: tuple[Any, ...]) -> None:
+    """Its turn was stopped, or went on with another model: the API refuses such a call without its result."""
+    whole = [assistant(SEARCH, FOUND, Text("Found.")), user("And that?")]
+
+    shown = anthropic_messages(user("Find it."), *whole, paused(*before, replace_id(SEARCH)), user("Never mind."))
+
+    blocks = [block for each in shown for block in each["content"]]
+    assert [b["type"] for b in blocks].count("server_tool_use") == 1
+    assert "s2" not in json.dumps(shown)
+    assert all(a["role"] != b["role"] for a, b in pairwise(shown))
+
+
+def replace_id(block: Opaque) -> Opaque:
+    return Opaque(Native("main", {**block.native.data, "id": "s2"}))

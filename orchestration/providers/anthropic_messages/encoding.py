@@ -53,6 +53,8 @@ _MARK: Json = {"cache_control": {"type": "ephemeral"}}
 _MARK_BYTES = b"," + encode(_MARK)[1:-1]
 _MARKED_MESSAGES = 3
 _END_OF_MESSAGE = b"}]}"
+# Calls of tools that the provider runs by itself.
+_OWN_CALLS = ("server_tool_use", "mcp_tool_use")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ class AnthropicEncoder:
                 unmarked.add(len(done))
             done.append(_joined(side, asked))
 
-        for message in history:
+        for message in self._without_lost_calls(history):
             piece = self._piece(message)
             if not piece.blocks and not piece.results:
                 continue  # a message with nothing in it that this provider takes is none
@@ -156,6 +158,29 @@ class AnthropicEncoder:
         if self._marks_cache:
             _mark_newest(done, unmarked)
         return done
+
+    def _without_lost_calls(self, history: Sequence[Message]) -> Iterable[Message]:
+        """`history`, in which no paused answer that was not gone on with asks for a tool of the provider's own.
+
+        The API refuses such a call without its result; the newest message alone is to be gone on with.
+        """
+        if not any(message.is_part for message in history):
+            return history
+        answered = {data.get("tool_use_id") for message in history for data in self._opaque(message)}
+        gone_on = dropwhile(lambda n: history[n].role is Role.ASSISTANT, range(len(history) - 1, -1, -1))
+        end = next(gone_on, -1)
+        return [self._without_lost(m, answered) if m.is_part and n < end else m for n, m in enumerate(history)]
+
+    def _without_lost(self, message: Message, answered: Collection[object]) -> Message:
+        lost = [d for d in self._opaque(message) if d.get("type") in _OWN_CALLS and d.get("id") not in answered]
+        if not lost:
+            return message
+        kept = (b for b in message.content if not (isinstance(b, Opaque) and b.native.data in lost))
+        return replace(message, content=tuple(kept))
+
+    def _opaque(self, message: Message) -> list[Json]:
+        own = (b.native for b in message.content if isinstance(b, Opaque))
+        return [native.data for native in own if native.provider == self._provider]
 
     def _encode(self, message: Message) -> _Piece:
         content = sent_content(message)
