@@ -1,6 +1,6 @@
 """Turns of several workers under a rate limit, a dead endpoint and refused keys, with a real guard and a real provider.
 
-AC-20, AC-21, AC-22, AC-24, AC-25: one 429 holds all who share its quota, and the calls after it come back one by one;
+AC-20, AC-21: one 429 holds all who share its quota, and the calls after it come back one by one;
 no attempt is spent on waiting; a fallback is asked meanwhile, and the next turn knows it.
 """
 
