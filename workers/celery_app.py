@@ -6,6 +6,7 @@ first reads its configuration.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from celery import Celery
@@ -91,5 +92,17 @@ def _looked_up() -> dict[str, Any]:
     return configuration(servers.look_up(environment.load(), may_lack_redis=True).redis_url)
 
 
+_reading = threading.Lock()
 app = Celery("perdure", include=["workers.tasks"], set_as_current=True)
 app.add_defaults(_looked_up)
+
+
+def configured() -> Celery:
+    """The app with its configuration read whole; to be called before other threads come to it.
+
+    Celery reads it at the first use, and shows it to other threads while the addresses are still missing: whoever sends
+    then keeps Celery's default broker for good. Raises ServersMissing.
+    """
+    with _reading:
+        app.conf.get("broker_url")
+    return app

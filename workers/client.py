@@ -25,7 +25,7 @@ from persistence.records.status import TurnStatus
 from persistence.submission import Request, Submitted
 from workers import config, results, servers, wakes
 from workers import settings as environment
-from workers.celery_app import app as celery_app
+from workers.celery_app import configured
 from workers.config import DEFAULT_AGENT, Config
 from workers.live.reader import LiveReader
 from workers.settings import Settings
@@ -57,7 +57,7 @@ class Client:
         settings = settings or environment.load()
         found = servers.look_up(settings, may_lack_redis=True)
         database = Database(found.database_url, connections=4, name="perdure client")
-        return cls(settings, database=database, keys=wakes.connect(found.redis_url), app=celery_app)
+        return cls(settings, database=database, keys=wakes.connect(found.redis_url), app=configured())
 
     @property
     def config(self) -> Config:

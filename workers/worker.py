@@ -21,7 +21,7 @@ from persistence import leases, migrate, queue
 from persistence.errors import DatabaseUnavailable
 from persistence.queue import WorkerSigns
 from workers import alone, identity, process, results, supervisor, telemetry, wakes, wiring
-from workers.celery_app import app
+from workers.celery_app import app, configured
 from workers.identity import Identity
 from workers.interrupts import INTERVAL_S as WATCH_EVERY_S
 from workers.interrupts import InterruptWatcher
@@ -115,6 +115,7 @@ def _start_parts(settings: Settings, *, takes_back: bool = True) -> Parts:
         raise RedisUnreachable(
             f"Redis cannot be reached ({type(error).__name__}): start it, or set PERDURE_REDIS_URL to one that runs"
         ) from error
+    configured()
     if takes_back:
         _take_back_from_the_dead(parts)
     process.start(parts)

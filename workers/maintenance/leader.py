@@ -15,7 +15,7 @@ from persistence.database import Statements
 from persistence.errors import DatabaseUnavailable
 from persistence.leadership import Lead
 from workers import telemetry, wiring
-from workers.celery_app import app
+from workers.celery_app import configured
 from workers.maintenance.dispatcher import Dispatcher
 from workers.maintenance.interrupt_keys import InterruptKeys
 from workers.maintenance.reaper import Reaper
@@ -97,7 +97,7 @@ def maintain(settings: Settings) -> int:
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    leader = Leader(parts, app)
+    leader = Leader(parts, configured())
     service = Service("maintenance", leader.run_once, INTERVAL_S, at_end=leader.close).start()
     log.info("maintenance.ready")
     stopping.wait()
