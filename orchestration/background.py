@@ -136,7 +136,8 @@ def _at_work(look: Look, found: Started, carried: Carried) -> Outcome:
     if left_s <= 0:
         why = f"{look.pending.provider}: no whole answer within {look.limits.call_s:g} s"
         return _given_up(look, ModelError(ErrorClass.CALL_TIMEOUT, why), carried)
-    pause = found.look_again_s or min(max(age_s * _PAUSE_SHARE, FIRST_PAUSE_S), LONGEST_PAUSE_S)
+    # No less than the provider asks for, and more as time goes by: a worker is not held for hours by short pauses.
+    pause = max(found.look_again_s or FIRST_PAUSE_S, min(age_s * _PAUSE_SHARE, LONGEST_PAUSE_S))
     carried.look_in(min(pause, left_s))
     if not turn.counters.remedies.get(answers.FAILED_LOOKS):
         return Outcome(turn.counters, rests=True)

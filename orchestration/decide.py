@@ -199,8 +199,13 @@ def _while_held(turn: Turn, held: Held) -> Step:
 
 
 def _other_worker(turn: Turn) -> Step:
-    """A tool or provider is missing where the turn ran: let another worker try, a few times, ever later."""
+    """A tool or provider is missing where the turn ran: let another worker try, a few times, ever later.
+
+    Then the next model of the chain: it may be its provider that nobody has, or that one's key.
+    """
     tried = turn.counters.remedies.get("unfit_workers", 0)
+    if tried >= MAX_UNFIT_WORKERS and _has_fallback(turn) and turn.counters.pending is None:
+        return FallBack(turn.counters.model_index + 1)
     if tried >= MAX_UNFIT_WORKERS:
         return End(
             Ending(

@@ -515,3 +515,12 @@ def test_a_fault_while_the_provider_is_told_ends_the_turn_all_the_same(bench: Be
     assert bench.run(turn_id).exit_reason is ExitReason.INTERRUPTED_BY_USER
     assert "model.not_interrupted" in bench.events(turn_id)
     assert bench.row(turn_id)["unknown_attempts"] == 1
+
+
+def test_a_provider_that_wants_to_be_asked_often_holds_no_worker_for_hours(bench: Bench) -> None:
+    script(bench, says("Done."), at_work=FOR_EVER)
+    turn_id = left_pending(bench, call_s=86_400.0)
+    make_older(bench, turn_id, 3_600)
+    bench.end_wait(turn_id)
+
+    assert bench.run(turn_id).status is TurnStatus.WAITING

@@ -293,6 +293,15 @@ def test_other_workers_are_tried_ever_later_and_a_few_times_only() -> None:
     assert ends_as(ExitReason.CONFIG_ERROR)(unfit(MAX_UNFIT_WORKERS))
 
 
+def test_what_no_worker_has_is_asked_of_the_next_model_of_the_chain_unless_an_answer_is_bought_there() -> None:
+    counters = Counters(last_error=UNFIT_WORKER, remedies={"unfit_workers": MAX_UNFIT_WORKERS})
+    t = turn(counters=counters, fallbacks=CHAIN)
+
+    assert decide(t, CALM) == FallBack(1)
+    assert ends_as(ExitReason.CONFIG_ERROR)(decide(with_counters(t, pending=PENDING), CALM))
+    assert ends_as(ExitReason.CONFIG_ERROR)(decide(with_counters(t, model_index=2), CALM))
+
+
 @pytest.mark.parametrize(
     ("grace", "granted", "answered", "step"),
     [
