@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import TypeAlias
 
 from orchestration import final_words, history, holding, repairs, room
@@ -134,10 +133,9 @@ class Attempt:
             attempts=0,
             last_error=None,
             retry_after_s=None,
-            remedies=_frozen(remedies),
             crash_streak=counters.crash_streak if counters.is_suspect else 0,
             pending=None,
-        )
+        ).with_remedies(remedies)
 
     def _event(self, call: ModelCall, opened: Sequence[CallState]) -> Event:
         usage = call.usage
@@ -191,7 +189,7 @@ def unfit_worker(turn: Turn, worker: str, why: str) -> Outcome:
     """This worker lacks a provider or a tool of the agent; `why` is for the operator and names no secret."""
     remedies = dict(turn.counters.remedies)
     remedies["unfit_workers"] = remedies.get("unfit_workers", 0) + 1
-    counters = replace(turn.counters, last_error=UNFIT_WORKER, remedies=_frozen(remedies))
+    counters = replace(turn.counters, last_error=UNFIT_WORKER).with_remedies(remedies)
     return Outcome(counters, events=(Event("model.failed", {"error": UNFIT_WORKER, "worker": worker, "why": why}),))
 
 
@@ -206,8 +204,7 @@ def fell_back(turn: Turn, model_index: int) -> Outcome:
         attempts=0,
         last_error=None,
         retry_after_s=None,
-        remedies=_frozen(remedies),
-    )
+    ).with_remedies(remedies)
     held = holding.of(turn.counters)
     reason = held.by.value if held else turn.counters.last_error
     told = Event("model.fallback", {"from": model_in_use(turn), "to": turn.agent.models[model_index], "error": reason})
@@ -231,7 +228,7 @@ def rested(counters: Counters) -> Counters:
 
 def looked(counters: Counters, failed: int) -> Counters:
     """The counters after so many looks for the pending answer that failed in a row."""
-    return replace(counters, remedies=_frozen({**counters.remedies, FAILED_LOOKS: failed}))
+    return counters.with_remedies({**counters.remedies, FAILED_LOOKS: failed})
 
 
 def waits(turn: Turn, step: GiveUpWorker) -> Outcome:
@@ -320,7 +317,3 @@ def _is_whole(call: Call) -> bool:
         return isinstance(json.loads(call.arguments), dict)
     except (ValueError, RecursionError):  # the latter for brackets by the thousand
         return False
-
-
-def _frozen(remedies: dict[str, int]) -> MappingProxyType[str, int]:
-    return MappingProxyType({k: v for k, v in remedies.items() if v})

@@ -6,9 +6,7 @@ one bit for each of the agent's references.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 from orchestration import history
 from persistence.records import parts
@@ -44,13 +42,13 @@ def are_due(turn: Turn, *, is_grace: bool) -> bool:
 def asked(turn: Turn, *, none: bool = False) -> Counters:
     """The counters of a turn that is about to ask its references, or that does without any."""
     mask = 0 if none else (1 << len(turn.agent.references)) - 1
-    return _with(turn.counters, {**turn.counters.remedies, FOR: turn.iteration + 1, OPEN: mask})
+    return turn.counters.with_remedies({**turn.counters.remedies, FOR: turn.iteration + 1, OPEN: mask})
 
 
 def settled(turn: Turn, reference: int) -> Counters:
     """The counters once this reference has given its draft, or none."""
     mask = turn.counters.remedies.get(OPEN, 0) & ~(1 << reference)
-    return _with(turn.counters, {**turn.counters.remedies, OPEN: mask})
+    return turn.counters.with_remedies({**turn.counters.remedies, OPEN: mask})
 
 
 def notice(turn: Turn, model: str, text: str) -> Message:
@@ -60,7 +58,3 @@ def notice(turn: Turn, model: str, text: str) -> Message:
 
 def _is_draft(message: Message) -> bool:
     return message.wire is not None and DRAFT in message.wire
-
-
-def _with(counters: Counters, remedies: Mapping[str, int]) -> Counters:
-    return replace(counters, remedies=MappingProxyType({name: n for name, n in remedies.items() if n}))

@@ -7,7 +7,6 @@ counter that bounds how often: a crash loses no part of an answer and buys none 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from orchestration import history
 from orchestration.costs import ended_as
@@ -104,4 +103,4 @@ def does_not_fit(turn: Turn, text: str) -> str | None:
 
 def _once_more(counters: Counters, counter: str, *, grants_grace: bool) -> Counters:
     remedies = {**counters.remedies, counter: counters.remedies.get(counter, 0) + 1}
-    return replace(counters, grace_used=counters.grace_used or grants_grace, remedies=MappingProxyType(remedies))
+    return replace(counters, grace_used=counters.grace_used or grants_grace).with_remedies(remedies)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 from orchestration.errors import ErrorClass
 from orchestration.guarding import Advice, Held, HeldBy
@@ -86,12 +85,12 @@ def held(counters: Counters, by: Held) -> Counters:
     remedies = _without_pause(counters.remedies)
     remedies[HOLDS] = remedies.get(HOLDS, 0) + 1
     remedies[_PAUSE + by.by.value] = max(1, round(by.wait_s * 1000))
-    return replace(counters, remedies=MappingProxyType(remedies))
+    return counters.with_remedies(remedies)
 
 
 def rested(counters: Counters) -> Counters:
     """The counters of a turn that has rested, or was let through; the holds stay counted."""
-    return replace(counters, remedies=MappingProxyType(_without_pause(counters.remedies)))
+    return counters.with_remedies(_without_pause(counters.remedies))
 
 
 def with_another_key(
@@ -110,7 +109,7 @@ def with_another_key(
     else:
         return None
     remedies[name] = remedies.get(name, 0) + 1
-    rested = replace(counters, remedies=MappingProxyType(remedies))
+    rested = counters.with_remedies(remedies)
     # That a request was too large is not mended by a key; any other failure before this one has been rested for.
     is_refused = counters.last_error is not None and REMEDIES[ErrorClass(counters.last_error)].compresses
     return rested if is_refused else replace(rested, last_error=None, retry_after_s=None)
@@ -120,7 +119,7 @@ def answered(counters: Counters) -> Counters:
     """The counters once an answer came, or another model is asked: only the refreshes of keys stay counted."""
     between = (HOLDS, ROTATIONS)
     remedies = {name: n for name, n in _without_pause(counters.remedies).items() if name not in between}
-    return replace(counters, remedies=MappingProxyType(remedies))
+    return counters.with_remedies(remedies)
 
 
 def _without_pause(remedies: Mapping[str, int]) -> dict[str, int]:

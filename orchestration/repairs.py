@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 from orchestration.costs import USUAL_OUTPUT_TOKENS
 from orchestration.errors import ErrorClass, ModelError
@@ -49,13 +48,13 @@ def repaired(counters: Counters, step: RepairRequest) -> Counters:
     """The counters of a turn whose refused request is tried anew with this repair."""
     kept = {_REPAIRED[step.repair]: 1, REFUSED_UP_TO if step.repair is Repair.THINKING else _LIMIT: step.value}
     anew = replace(counters, attempts=0, last_error=None, retry_after_s=None)
-    return _with(anew, {**_without(counters.remedies, _SAID), **kept})
+    return anew.with_remedies({**_without(counters.remedies, _SAID), **kept})
 
 
 def noted(counters: Counters, error: ModelError) -> Counters:
     """The counters with what a refusal said of the length of an answer."""
     kept = _without(counters.remedies, _SAID)
-    return _with(counters, kept if error.output_limit is None else {**kept, _SAID: error.output_limit})
+    return counters.with_remedies(kept if error.output_limit is None else {**kept, _SAID: error.output_limit})
 
 
 def answered(remedies: Mapping[str, int]) -> dict[str, int]:
@@ -63,9 +62,9 @@ def answered(remedies: Mapping[str, int]) -> dict[str, int]:
     return _without(remedies, *_REPAIRED.values(), _SAID)
 
 
-def of_next_model(remedies: Mapping[str, int]) -> MappingProxyType[str, int]:
+def of_next_model(remedies: Mapping[str, int]) -> dict[str, int]:
     """The counters once another model is asked: it has limits of its own."""
-    return MappingProxyType(_without(answered(remedies), _LIMIT, _SUMMARY_LIMIT))
+    return _without(answered(remedies), _LIMIT, _SUMMARY_LIMIT)
 
 
 def output_tokens(turn: Turn) -> int | None:
@@ -86,16 +85,12 @@ def shorter_summary(turn: Turn, error: ModelError) -> Counters | None:
         return None
     asked = summary_tokens(turn) or USUAL_OUTPUT_TOKENS
     limit = error.output_limit or EVERY_MODELS_OUTPUT_TOKENS
-    return _with(turn.counters, {**turn.counters.remedies, _SUMMARY_LIMIT: limit}) if limit < asked else None
+    return turn.counters.with_remedies({**turn.counters.remedies, _SUMMARY_LIMIT: limit}) if limit < asked else None
 
 
 def shorter(one: int | None, other: int | None) -> int | None:
     """The shorter of two lengths, of which None is no limit."""
     return min((n for n in (one, other) if n is not None), default=None)
-
-
-def _with(counters: Counters, remedies: Mapping[str, int]) -> Counters:
-    return replace(counters, remedies=MappingProxyType(dict(remedies)))
 
 
 def _without(remedies: Mapping[str, int], *names: str) -> dict[str, int]:

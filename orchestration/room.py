@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 from itertools import takewhile
-from types import MappingProxyType
 
 from orchestration.context_size import BYTES_PER_TOKEN, Size, rough_text, size_of
 from orchestration.context_window import Limits, Plan, Why, new_messages, output_room, plan, plan_rest
@@ -168,7 +167,7 @@ def showing_less(counters: Counters, step: ShowLess) -> Counters:
     """The counters of a turn whose refused request is tried anew with shorter results."""
     remedies = {**counters.remedies, SHOWN_FROM: step.from_seq, SHOWN_CHARS: step.chars}
     anew = replace(counters, attempts=0, last_error=None, retry_after_s=None)
-    return replace(anew, remedies=MappingProxyType(remedies))
+    return anew.with_remedies(remedies)
 
 
 def failed(counters: Counters, error: ErrorClass | None, *, attempts: int, retry_after_s: float | None) -> Counters:
@@ -198,7 +197,7 @@ def failed(counters: Counters, error: ErrorClass | None, *, attempts: int, retry
 def counted(counters: Counters, **counts: int) -> Counters:
     """`counters` with these of `Count` as given; what is 0 is not kept."""
     remedies = dict(counters.remedies) | {Count[name].value: n for name, n in counts.items()}
-    return replace(counters, remedies=MappingProxyType({k: v for k, v in remedies.items() if v}))
+    return counters.with_remedies(remedies)
 
 
 def _is_too_often(turn: Turn) -> bool:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from types import MappingProxyType
 
 from orchestration.contexts.gathering import Found
 from persistence.records.context import CONTEXT, GATHERED
@@ -22,7 +20,7 @@ def added(turn: Turn, found: Sequence[Found]) -> Outcome:
     request as it was made. That it was gathered is counted, since there may be nothing to send.
     """
     told = [each for each in found if each.text]
-    remedies = MappingProxyType({**turn.counters.remedies, GATHERED: 1})
+    counters = turn.counters.with_remedies({**turn.counters.remedies, GATHERED: 1})
     sizes: list[Json] = [{"source": each.source, "chars": len(each.text)} for each in told]
     empty = [each.source for each in found if not each.text and each.why is None]
     events = [Event("context.left_out", {"source": each.source, "why": each.why}) for each in found if each.why]
@@ -32,7 +30,7 @@ def added(turn: Turn, found: Sequence[Found]) -> Outcome:
         text = "\n\n".join([_HEAD, *map(_fenced, told)])
         wire: Json = {"content": [block_to_json(Text(text))], CONTEXT: sizes}
         messages = (Message(0, turn.id, turn.iteration, Role.USER, Origin.NOTICE, (), wire),)
-    return Outcome(replace(turn.counters, remedies=remedies), messages=messages, events=tuple(events))
+    return Outcome(counters, messages=messages, events=tuple(events))
 
 
 def _fenced(found: Found) -> str:

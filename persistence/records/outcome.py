@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
@@ -35,6 +35,10 @@ class Counters:
     crash_streak: int = 0
     is_suspect: bool = False
     pending: Pending | None = None
+
+    def with_remedies(self, remedies: Mapping[str, int]) -> Counters:
+        """These counters with other ones of remedies; what is 0 is not kept."""
+        return replace(self, remedies=MappingProxyType({name: n for name, n in remedies.items() if n}))
 
 
 @dataclass(frozen=True, slots=True)
