@@ -86,6 +86,8 @@ def misfit(schema: Mapping[str, Any], text: str) -> str | None:
         found = sorted(_validator(dumps(schema)).iter_errors(value), key=lambda e: (len(e.path), e.json_path))
     except RecursionError:
         return "it is nested too deeply"
+    except OverflowError:  # what Python cannot count in halves or cents, whatever JSON allows
+        return "it holds a number that is too large"
     told = [f"at {e.json_path}, {e.message[:_ERROR_CHARS]}" for e in found[:_ERRORS_SHOWN]]
     more = [f"and {len(found) - len(told)} more"] if len(found) > len(told) else []
     return "; ".join([*told, *more]) or None

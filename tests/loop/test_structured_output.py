@@ -199,3 +199,12 @@ def test_the_options_of_a_provider_stand_beside_the_schema(bench: Bench) -> None
         (field,) = extra
         assert server.refused == []
         assert server.bodies[0][field].keys() == {"format", *extra[field]}
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "9" * 400])
+def test_a_number_that_nothing_can_count_is_a_misfit_and_no_fault_of_ours(bench: Bench, number: str) -> None:
+    schema = {"type": "object", "properties": {"price": {"multipleOf": 0.01}}}
+
+    turn = bench.fresh(says(f'{{"price":{number}}}'), says('{"price":1.25}'), output_schema=schema)
+
+    assert (turn.exit_reason, bench.view(turn.id).output_text) == (ExitReason.FINAL_ANSWER, '{"price":1.25}')
