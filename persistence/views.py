@@ -90,7 +90,7 @@ class MessageView:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A worker process that is alive: it has renewed its leases within the last 15 seconds."""
+    """A worker process that is taken to be alive: it has been heard of, `silent_s` ago, within the last 15 seconds."""
 
     name: str
     host: str
@@ -98,6 +98,7 @@ class WorkerView:
     queues: tuple[str, ...]
     slots: int
     busy: int
+    silent_s: float = 0.0
 
 
 # What the turn does just now follows from its history: it thinks while a model answer is due, it acts while calls are open.
@@ -183,11 +184,12 @@ def seen(database: Database, some_id: UUID) -> Iterator[MessageView]:
 def workers(database: Database) -> list[WorkerView]:
     """The workers that are alive."""
     rows = database.rows(
-        "SELECT name, host, pid, queues, slots, busy FROM workers WHERE seen_at > now() - interval '15 seconds'"
-        " ORDER BY name, host, pid"
+        "SELECT name, host, pid, queues, slots, busy, extract(epoch FROM now() - seen_at)::float8 AS silent_s"
+        " FROM workers WHERE seen_at > now() - interval '15 seconds' ORDER BY name, host, pid"
     )
     return [
-        WorkerView(r["name"], r["host"], r["pid"], tuple(r["queues"].split(",")), r["slots"], r["busy"]) for r in rows
+        WorkerView(r["name"], r["host"], r["pid"], tuple(r["queues"].split(",")), r["slots"], r["busy"], r["silent_s"])
+        for r in rows
     ]
 
 

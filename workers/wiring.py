@@ -79,7 +79,10 @@ class Models:
             return client
         settings = self._configured.providers.get(provider)
         if settings is None:
-            raise ConfigError(f"No provider {provider!r} is configured here: add [providers.{provider}]")
+            raise ConfigError(
+                f"This worker knows no provider {provider!r}: start it anew with the perdure.toml or the keys in its "
+                "environment that the turn was submitted with"
+            )
         with self._lock:
             if provider not in self._clients:
                 self._clients[provider] = catalog.connect(settings)

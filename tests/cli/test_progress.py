@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from persistence.events import StoredEvent
+from persistence.views import WorkerView
 from workers.cli import notices, render, sentences
 from workers.cli.following import has_ended_after
 from workers.cli.progress import Iteration, Progress
@@ -224,3 +226,14 @@ def test_a_turn_has_ended_until_it_is_resumed_whatever_else_its_ending_told() ->
         states.append(state)
 
     assert states == [False, True, True, False, False, True]
+
+
+def test_a_worker_that_has_gone_silent_is_not_said_to_be_well() -> None:
+    well = WorkerView("w1", "vm", 12, ("interactive", "batch"), 150, 2, 3.2)
+
+    said = render.workers([well, replace(well, name="w2", silent_s=9.4)]).splitlines()
+
+    assert said == [
+        "ok   Worker w1 on vm, process 12: carries 2 of 150 turns of interactive, batch",
+        "..   Worker w2 on vm, process 12: not heard of for 9 s; if it is dead, its turns are taken back",
+    ]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
+from uuid import UUID
 
 import psutil
 import psycopg
 import redis
 
 from ops.dev.scripted_provider.script import Gate, reply
-from persistence import views
+from persistence import claims, views
 from persistence.records.status import TurnStatus
 from tests.cli.bench import Place, Running, processes_of
 from tests.support.processes import eventually
@@ -124,3 +126,14 @@ def test_while_redis_is_gone_turns_are_stored_read_and_interrupted_all_the_same(
     assert bare_place.call("list", "--json").json["status"] == "interrupted"
     worker = bare_place.call("worker")
     assert (worker.code, "No Redis is running here: call `perdure up`" in worker.err) == (69, True), worker.err
+
+
+def test_an_interrupt_says_where_no_worker_is_left_to_hear_it(bare_place: Place) -> None:
+    assert bare_place.call("up", "--detach", "--services-only").code == 0
+    turn_id = bare_place.submit("Hello", "model=main:scripted-answer")
+    hour = timedelta(hours=1)
+    claims.claim(bare_place.database, UUID(turn_id), worker="dead since", lease=hour, slice_=hour)
+
+    interrupted = bare_place.call("interrupt", turn_id)
+
+    assert (interrupted.code, "it does so once a worker is there" in interrupted.out) == (0, True), interrupted.out

@@ -16,6 +16,9 @@ from workers.cli.notices import printable
 
 Payload = Mapping[str, Any]
 
+# A worker is heard of every 3 s.
+_SILENCE_S = 7.0
+
 
 def tokens(used: int | None, made: int | None) -> str:
     """What went in and what came out of one model call, or of many."""
@@ -109,11 +112,14 @@ def workers(alive: Sequence[WorkerView]) -> str:
     """A line a worker, as `doctor` shows them. None is no fault: a turn waits for one."""
     if not alive:
         return "..   No worker is alive: turns wait until `perdure up` or `perdure worker` starts one"
-    told = (
-        f"ok   Worker {w.name} on {w.host}, process {w.pid}: carries {w.busy} of {w.slots} turns of {', '.join(w.queues)}"
-        for w in alive
-    )
-    return printable("\n".join(told))
+    return printable("\n".join(map(_worker, alive)))
+
+
+def _worker(each: WorkerView) -> str:
+    who = f"Worker {each.name} on {each.host}, process {each.pid}"
+    if each.silent_s > _SILENCE_S:
+        return f"..   {who}: not heard of for {each.silent_s:.0f} s; if it is dead, its turns are taken back"
+    return f"ok   {who}: carries {each.busy} of {each.slots} turns of {', '.join(each.queues)}"
 
 
 def message(view: MessageView, *, sent: bool = False) -> str:

@@ -86,14 +86,17 @@ def interrupt(turn: Turn, *, as_json: AsJson = False) -> int:
     What has been done is kept; `perdure resume` goes on from there.
     """
     wanted = arguments.turn_id(turn)
+    from persistence import views
     from workers.cli import connecting, shapes
 
     with connecting.client() as client:
         status = client.interrupt(wanted)
+        alone = not status.is_ending and not views.workers(client.database)
     if as_json:
         print(shapes.line({"turn_id": str(wanted), "status": status.value}))
     elif not status.is_ending:
-        print(f"Turn {wanted} has been asked to end; it does so within seconds.")
+        when = "once a worker is there: call `perdure up` or `perdure worker`" if alone else "within seconds"
+        print(f"Turn {wanted} has been asked to end; it does so {when}.")
     else:
         print(f"Turn {wanted} is {status.value}.")
     return exits.DONE
