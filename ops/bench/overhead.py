@@ -24,6 +24,7 @@ _FLOOR = "floor: create()"
 _HAND = "hand: create() + INSERT"
 _POST_HAND = "post hand: post() + INSERT"
 _POST = "post()"
+_USUAL = next(iter(PROTOCOLS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Scale:
     rounds: int
     reply_chars: int
     late: int = wal.LATE
-    api: str = next(iter(PROTOCOLS))
+    api: str = _USUAL
 
     @property
     def protocol(self) -> Protocol:
@@ -43,7 +44,7 @@ class Scale:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    scale = _scale(arguments)
+    scale = scale_of(arguments)
     with tempfile.TemporaryDirectory(prefix="perdure-bench-") as folder, stage() as running:
         _leave_the_last_core()
         show(running, scale, Path(folder))
@@ -56,14 +57,14 @@ def show(running: Stage, scale: Scale, folder: Path) -> None:
     _wal(running, scale, folder)
 
 
-def _scale(arguments: Sequence[str] | None) -> Scale:
+def scale_of(arguments: Sequence[str] | None) -> Scale:
     parser = argparse.ArgumentParser(prog="python -m ops.bench.overhead", description=__doc__)
     parser.add_argument("--turns", type=int, default=16, help="how many at once, beside one alone")
     parser.add_argument("--iterations", type=int, default=50, help="of each turn")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--reply-chars", type=int, default=100, help="words beside each tool call")
     parser.add_argument("--late", type=int, default=wal.LATE, help="the late iteration that is looked at")
-    parser.add_argument("--api", choices=PROTOCOLS, default=Scale.api, help="the protocol of the model server")
+    parser.add_argument("--api", choices=PROTOCOLS, default=_USUAL, help="the protocol of the model server")
     return Scale(**vars(parser.parse_args(arguments)))
 
 

@@ -34,6 +34,10 @@ def test_the_overhead_of_perdure_is_shown_beside_every_plain_loop(
         assert len(re.findall(rf"^{name}: ", shown, re.MULTILINE)) >= 2, f"{name} at one turn and at two"
 
 
+def test_the_usual_scale_is_that_of_the_command_without_words() -> None:
+    assert overhead.scale_of([]).protocol is CHAT
+
+
 @pytest.mark.parametrize(
     ("protocol", "ask"),
     [pytest.param(p, ask, id=f"{p.api}-{name}") for p in PROTOCOLS.values() for name, ask in p.asks.items()],
