@@ -28,6 +28,8 @@ def connect(settings: ProviderSettings, keys: Keyring) -> ProviderClient:
         http_client=http,
         open_telemetry=False,
     )
+    # Whole: the SDK would join a path to its base anew for each request.
+    address = f"{str(sdk.base_url).rstrip('/')}/v1/messages"
     dialect = Dialect(
         encode=AnthropicEncoder(
             settings.name,
@@ -36,7 +38,7 @@ def connect(settings: ProviderSettings, keys: Keyring) -> ProviderClient:
             takes_schema=settings.takes_schema,
         ),
         decoder=partial(AnthropicDecoder, settings.name),
-        post=partial(_post, sdk),
+        post=partial(_post, sdk, address),
         sdk_error=anthropic.AnthropicError,
     )
     return ProviderClient(settings.name, dialect, http, keys)
@@ -47,9 +49,9 @@ def _base_url(configured: str | None) -> str | None:
     return configured.rstrip("/").removesuffix("/v1") if configured else None
 
 
-def _post(sdk: anthropic.Anthropic, body: bytes, key: str | None) -> httpx2.Response:
+def _post(sdk: anthropic.Anthropic, address: str, body: bytes, key: str | None) -> httpx2.Response:
     answer: object = sdk.post(
-        "/v1/messages",
+        address,
         cast_to=httpx2.Response,
         content=body,
         options=cast("Any", bearer(key)),

@@ -32,6 +32,8 @@ def connect(settings: ProviderSettings, keys: Keyring) -> ProviderClient:
         timeout=None,
         http_client=http,
     )
+    # Whole: the SDK would join a path to its base anew for each request.
+    address = f"{str(sdk.base_url).rstrip('/')}/chat/completions"
     dialect = Dialect(
         encode=OpenAIEncoder(
             settings.name,
@@ -40,16 +42,16 @@ def connect(settings: ProviderSettings, keys: Keyring) -> ProviderClient:
             takes_schema=settings.takes_schema,
         ),
         decoder=partial(OpenAIDecoder, settings.name),
-        post=partial(_post, sdk),
+        post=partial(_post, sdk, address),
         sdk_error=openai.OpenAIError,
     )
     return ProviderClient(settings.name, dialect, http, keys)
 
 
-def _post(sdk: openai.OpenAI, body: bytes, key: str | None) -> httpx2.Response:
+def _post(sdk: openai.OpenAI, address: str, body: bytes, key: str | None) -> httpx2.Response:
     # Asked for as a plain response, the SDK hands the answer over unread and leaves its stream class aside.
     answer: object = sdk.post(
-        "/chat/completions",
+        address,
         cast_to=httpx2.Response,
         content=body,
         options=cast("Any", bearer(key)),

@@ -46,6 +46,8 @@ _FAILURES = {"error": "server_error", "insufficient_system_resource": "overloade
 # it, Groq refuses the other name, and OpenAI itself, which takes neither, never issues one.
 _REASONING = ("reasoning_content", "reasoning")
 _REASONING_DETAILS = "reasoning_details"
+# What a message can have beside its content. Most pieces of a stream have nothing of it, and are looked at no further.
+_RARER = frozenset({REFUSAL, *_REASONING, _REASONING_DETAILS, "annotations", "tool_calls", "function_call"})
 
 
 @dataclass(slots=True)
@@ -130,6 +132,11 @@ class OpenAIDecoder:
 
     def _message(self, said: Json) -> bool:
         is_news = self._content(said.get("content"))
+        return is_news if _RARER.isdisjoint(said) else self._rarer(said) or is_news
+
+    def _rarer(self, said: Json) -> bool:
+        """Take all of a message but its content."""
+        is_news = False
         if isinstance(refusal := said.get(REFUSAL), str) and refusal:
             self._refusal.append(refusal)
             is_news = True

@@ -33,19 +33,21 @@ def connect(settings: ProviderSettings, keys: Keyring) -> ResponsesClient:
     encoder = ResponsesEncoder(
         settings.name, settings.extra_body, sends_cache_key=takes_key, takes_schema=settings.takes_schema
     )
+    # Whole: the SDK would join a path to its base anew for each request.
+    address = f"{str(sdk.base_url).rstrip('/')}/responses"
     dialect = Dialect(
         encode=encoder,
         decoder=partial(ResponsesDecoder, settings.name),
-        post=partial(_post, sdk),
+        post=partial(_post, sdk, address),
         sdk_error=openai.OpenAIError,
     )
     shelf = Shelf(get=partial(_get, sdk), cancel=partial(_cancel, sdk))
     return ResponsesClient(settings.name, dialect, http, keys, shelf=shelf, is_background=encoder.is_background)
 
 
-def _post(sdk: openai.OpenAI, body: bytes, key: str | None) -> httpx2.Response:
+def _post(sdk: openai.OpenAI, address: str, body: bytes, key: str | None) -> httpx2.Response:
     answer: object = sdk.post(
-        "/responses",
+        address,
         cast_to=httpx2.Response,
         content=body,
         options=cast("Any", bearer(key)),
