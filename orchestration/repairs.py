@@ -12,7 +12,7 @@ from orchestration.costs import USUAL_OUTPUT_TOKENS
 from orchestration.errors import ErrorClass, ModelError
 from orchestration.remedies import REMEDIES
 from orchestration.steps import Repair, RepairRequest
-from orchestration.thinking import REFUSED_UP_TO, has_thinking
+from orchestration.thinking import EVERY_MESSAGE, REFUSED_UP_TO, has_thinking
 from persistence.records.outcome import Counters
 from persistence.records.turn import Turn
 
@@ -41,7 +41,11 @@ def repair(turn: Turn, error: ErrorClass) -> RepairRequest | None:
         case Repair.THINKING:
             refused = remedies.get(REFUSED_UP_TO, 0)
             sent = [m.seq for m in turn.messages if m.seq > refused and has_thinking(m)]
-            return RepairRequest(Repair.THINKING, max(sent)) if sent else None
+            if not sent:
+                return None
+            # Refused again, although it was new: this server takes none back, and to find that out for each answer would
+            # double the requests of the turn.
+            return RepairRequest(Repair.THINKING, EVERY_MESSAGE if refused else max(sent))
 
 
 def repaired(counters: Counters, step: RepairRequest) -> Counters:

@@ -16,6 +16,8 @@ _BINDS_TO_PREFIX = re.compile(r"claude-(fable|mythos)-")
 
 # The number of the message, among the remedies, up to which thinking was refused and is left out.
 REFUSED_UP_TO = "thinking_refused_up_to"
+# And beyond every message: none of the turn is sent any more.
+EVERY_MESSAGE = 2**53
 
 _bare: WeakKeyDictionary[Message, Message] = WeakKeyDictionary()
 

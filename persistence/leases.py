@@ -27,7 +27,6 @@ class Signs:
     """What a renewal saw on the row."""
 
     is_interrupted: bool
-    is_slice_over: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +53,10 @@ UPDATE turns SET lease_expires_at = now() + %(lease)s, activity = mine.activity,
   activity_since = CASE WHEN turns.activity IS NOT DISTINCT FROM mine.activity THEN activity_since
     WHEN mine.activity IS NOT NULL THEN now() END
 FROM mine WHERE turns.id = mine.id
-RETURNING turns.id, interrupt_requested_at IS NOT NULL AS is_interrupted,
-  coalesce(hand_back_at <= now(), false) AS is_slice_over"""
+RETURNING turns.id, interrupt_requested_at IS NOT NULL AS is_interrupted"""
 
 _STILL_OURS = """
-SELECT t.id, t.interrupt_requested_at IS NOT NULL AS is_interrupted,
-  coalesce(t.hand_back_at <= now(), false) AS is_slice_over
+SELECT t.id, t.interrupt_requested_at IS NOT NULL AS is_interrupted
 FROM turns t JOIN unnest(%(ids)s::uuid[], %(tokens)s::bigint[]) AS h (id, token)
   ON t.id = h.id AND t.fencing_token = h.token
 WHERE t.status = 'running'"""
@@ -149,7 +146,7 @@ def renew(database: Statements, held: Sequence[Held], *, lease: timedelta) -> di
     found = list(database.rows(_RENEW, params))
     if len(found) < len(held):  # the others are locked by their own checkpoint, or lost
         found += database.rows(_STILL_OURS, params)
-    return {r["id"]: Signs(r["is_interrupted"], r["is_slice_over"]) for r in found}
+    return {r["id"]: Signs(r["is_interrupted"]) for r in found}
 
 
 def prove(database: Statements, held: Held, *, lease: timedelta) -> None:

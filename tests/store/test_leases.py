@@ -67,7 +67,7 @@ def test_a_renewal_says_what_was_asked_of_the_turn(bench: Bench) -> None:
 
     found = leases.renew(bench.database, [held(calm), held(asked)], lease=LEASE)
 
-    assert found == {calm.id: leases.Signs(False, False), asked.id: leases.Signs(True, True)}
+    assert found == {calm.id: leases.Signs(False), asked.id: leases.Signs(True)}
 
 
 def test_a_turn_under_a_lock_is_still_ours_and_does_not_hold_the_others_up(bench: Bench) -> None:
