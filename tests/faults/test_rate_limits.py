@@ -11,6 +11,7 @@ from ops.dev.scripted_provider.asked import Asked
 from ops.dev.scripted_provider.script import Answer, reply, status
 from persistence.records.status import ExitReason
 from tests.faults.bench import CANARY, Bench, Started
+from tests.support.processes import eventually
 
 _LIMITED_S = 3.0
 
@@ -36,6 +37,8 @@ def test_one_refusal_holds_the_turns_of_both_workers_whatever_happens_to_one_of_
     first, _ = bench.yard.workers(2)
     name, turns = _turns(bench, 12)
     bench.yard.provider.wait_for_requests(name, 1)
+    waking = ("perdure.interactive", "unacked")  # what it dies with would come back after a minute and a half
+    eventually(lambda: not any(bench.yard.keys.exists(key) for key in waking), "all turns were woken")
     first.kill()
 
     bench.everybody_ends()
