@@ -19,8 +19,10 @@ from persistence.records.text import clean
 from workers.live import key_of
 from workers.service import Service
 
-# How long words gather before they are sent, and how long an idle writer sleeps at most.
+# How long words gather before they are sent, also where they are urgent (hundreds of turns in a process have an attempt end
+# every few milliseconds, and each sending has its price), and how long an idle writer sleeps at most.
 _GATHER_S = 0.1
+_LEAST_GATHER_S = 0.04
 _IDLE_S = 1.0
 # Of one stream, about so many entries are kept; so long after the newest, or after the turn has ended.
 _MOST_ENTRIES = 500
@@ -94,7 +96,8 @@ class LiveWriter:
     def run_once(self) -> None:
         """Wait for something to send, let a little more gather, send it. Raises redis.RedisError while Redis is away."""
         if self._has_some.wait(_IDLE_S):
-            self._is_urgent.wait(_GATHER_S)
+            time.sleep(_LEAST_GATHER_S)
+            self._is_urgent.wait(_GATHER_S - _LEAST_GATHER_S)
             self.flush()
 
     def service(self) -> Service:
