@@ -35,7 +35,10 @@ def server() -> Iterator[tuple[str, set[int]]]:
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing: a test's output is for what failed."""
 
-    running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Crowded(ThreadingHTTPServer):
+        request_queue_size = 4 * SHARDS
+
+    running = Crowded(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
