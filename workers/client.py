@@ -16,7 +16,7 @@ from orchestration.history import RESUMED_NOTICE
 from orchestration.images import content_of
 from orchestration.interrupting import interrupt
 from orchestration.tools import registry
-from persistence import inbox, submission
+from persistence import inbox, resumption, submission
 from persistence.database import Database
 from persistence.errors import DatabaseUnavailable
 from persistence.queue import Wake
@@ -118,7 +118,7 @@ class Client:
 
     def resume(self, turn_id: UUID, *, iterations: int = 0, tokens: int = 0, cost: Decimal = Decimal(0)) -> Submitted:
         """Queue an ended turn again with raised caps. Raises NotFound, or Refused with what to do."""
-        resumed = submission.resume(
+        resumed = resumption.resume(
             self.database, turn_id, notice=RESUMED_NOTICE, iterations=iterations, tokens=tokens, cost=cost
         )
         wakes.clear_interrupts(self._keys, [turn_id])

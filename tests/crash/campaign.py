@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestration import history
 from orchestration.runtime import Runtime
-from persistence import leases, submission
+from persistence import leases, resumption
 from persistence.database import Database
 from persistence.errors import LeaseHeld, LeaseLost, Refused
 from persistence.records.drafts import DRAFT
@@ -124,7 +124,7 @@ class Campaign:
 
     def _resume(self, database: Database) -> None:
         with suppress(Refused):  # it was resumed, and the answer lost
-            submission.resume(database, self.turn_id, notice=history.RESUMED_NOTICE, iterations=self.shape.resumes_with)
+            resumption.resume(database, self.turn_id, notice=history.RESUMED_NOTICE, iterations=self.shape.resumes_with)
 
     def lose_owner(self) -> None:
         """The owner is dead, or as good as dead: its lease runs out and the reaper comes by."""

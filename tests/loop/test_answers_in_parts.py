@@ -9,7 +9,7 @@ import pytest
 from orchestration import history
 from orchestration.errors import CallInterrupted, ErrorClass, ModelError
 from orchestration.ports import Finish, ModelRequest, Reply, StopSignal
-from persistence import events, inbox, interrupts, submission, views
+from persistence import events, inbox, interrupts, resumption, views
 from persistence.records.message import Native, Opaque, Origin, Role, Text
 from persistence.records.status import ExitReason, TurnStatus
 from persistence.records.usage import Usage
@@ -77,7 +77,7 @@ def test_an_answer_that_is_cut_for_ever_ends_truncated_with_all_of_its_words(ben
 
 def test_a_turn_that_ended_truncated_can_be_resumed_and_the_answer_is_one(bench: Bench) -> None:
     turn = bench.fresh(cut("Once upon a ti"), continuations=0)
-    submission.resume(bench.database, turn.id, notice=history.RESUMED_NOTICE)
+    resumption.resume(bench.database, turn.id, notice=history.RESUMED_NOTICE)
     bench.script(cut("Once upon a ti"), says("me."))
 
     assert bench.run(turn.id).exit_reason is ExitReason.FINAL_ANSWER

@@ -14,7 +14,7 @@ from orchestration.live import Mark, Nobody, Unheard, Words
 from orchestration.loop import run_turn
 from orchestration.ports import Delta, Finish, ModelRequest, Reply, StopSignal
 from orchestration.runtime import Runtime
-from persistence import inbox, interrupts, submission
+from persistence import inbox, interrupts, resumption
 from persistence.records.message import Role
 from persistence.records.status import ExitReason, TurnStatus, WaitingFor
 from persistence.records.usage import Usage
@@ -439,7 +439,7 @@ def test_a_turn_that_is_resumed_asks_anew(bench: Bench) -> None:
     turn_id = interrupted_while_pending(bench)
     model.at_work = 0
 
-    submission.resume(bench.database, turn_id, notice="Go on.")
+    resumption.resume(bench.database, turn_id, notice="Go on.")
     turn = run_turn(turn_id, bench.runtime("worker-2"))
 
     assert (turn.exit_reason, model.calls) == (ExitReason.FINAL_ANSWER, 2)

@@ -10,7 +10,7 @@ import pytest
 from orchestration import history
 from orchestration.errors import CallInterrupted, ErrorClass, ModelError
 from orchestration.ports import Finish, ModelRequest, Reply, StopSignal
-from persistence import submission
+from persistence import resumption
 from persistence.records.agent import Grace
 from persistence.records.message import Origin
 from persistence.records.status import ExitReason, TurnStatus
@@ -54,7 +54,7 @@ def test_a_turn_that_passed_its_deadline_has_as_long_again_after_a_resume(bench:
 
 
 def resume(bench: Bench, turn_id: UUID, **raised: Any) -> None:
-    submission.resume(bench.database, turn_id, notice=history.RESUMED_NOTICE, **raised)
+    resumption.resume(bench.database, turn_id, notice=history.RESUMED_NOTICE, **raised)
 
 
 def test_a_spent_budget_gets_one_grace_call_without_tools_and_its_text_is_the_output(bench: Bench) -> None:

@@ -15,7 +15,7 @@ from orchestration import history
 from orchestration.costs import LEAST_OUTPUT_TOKENS
 from orchestration.errors import CallInterrupted, ErrorClass, ModelError
 from orchestration.ports import Finish, ModelRequest, Reply, StopSignal
-from persistence import leases, submission
+from persistence import leases, resumption
 from persistence.leases import Held
 from persistence.records.status import ExitReason, TurnStatus
 from persistence.records.turn import Turn
@@ -43,7 +43,7 @@ def answers(text: str = "Done.", **changes: Any) -> Reply:
 
 
 def resume(bench: Bench, turn: Turn, **raised: Any) -> None:
-    submission.resume(bench.database, turn.id, notice=history.RESUMED_NOTICE, **raised)
+    resumption.resume(bench.database, turn.id, notice=history.RESUMED_NOTICE, **raised)
 
 
 def all_usd(view: TurnView) -> Decimal:

@@ -12,7 +12,7 @@ from orchestration.errors import CallInterrupted, ErrorClass, ModelError
 from orchestration.guarding import GuardedCall, Held, HeldBy, Permit, Unguarded
 from orchestration.history import RESUMED_NOTICE
 from orchestration.ports import ModelRequest
-from persistence import events, inbox, submission, views
+from persistence import events, inbox, resumption, views
 from persistence.records.message import Message, Result, Role, Text
 from persistence.records.status import ExitReason, TurnStatus
 from persistence.records.turn import Turn
@@ -361,7 +361,7 @@ def test_a_turn_whose_summary_failed_can_be_resumed_once_summaries_work_again(be
     turn_id = with_a_past(bench, setting, context_window=7_000)
     setting.carry(turn_id)
 
-    submission.resume(bench.database, turn_id, notice=RESUMED_NOTICE)
+    resumption.resume(bench.database, turn_id, notice=RESUMED_NOTICE)
     turn = setting.carry(turn_id)
 
     assert turn.exit_reason is ExitReason.FINAL_ANSWER

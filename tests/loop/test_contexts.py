@@ -13,7 +13,7 @@ import pytest
 from orchestration.errors import ErrorClass, ModelError
 from orchestration.ports import ModelRequest, Reply, StopSignal
 from orchestration.tools.threads import helpers
-from persistence import events, submission, views
+from persistence import events, resumption, views
 from persistence.records.message import Origin, Text
 from persistence.records.status import ExitReason, TurnStatus
 from tests.support import contexts
@@ -214,7 +214,7 @@ def test_a_turn_resumed_before_its_first_answer_keeps_its_context_and_gets_no_no
     bench.script(stop)
     turn_id = bench.submit(context=(f"{HERE}:memory",))
     assert bench.run(turn_id, runtime).exit_reason is ExitReason.INTERRUPTED_BY_USER
-    submission.resume(bench.database, turn_id, notice="Go on.", iterations=5)
+    resumption.resume(bench.database, turn_id, notice="Go on.", iterations=5)
     bench.script(says("Done."))
     bench.run(turn_id)
     assert len(contexts.asked) == 1

@@ -13,7 +13,7 @@ from orchestration import history
 from orchestration.errors import CallInterrupted, ErrorClass, ModelError
 from orchestration.ports import ModelRequest, Reply, StopSignal
 from orchestration.runtime import Runtime
-from persistence import submission
+from persistence import resumption
 from persistence.records.message import CallStatus
 from persistence.records.status import ExitReason, TurnStatus
 from persistence.records.turn import Turn
@@ -161,7 +161,7 @@ def test_an_interrupted_turn_can_be_resumed_and_knows_what_did_not_run(bench: Be
         return asks(("send", "{}"))
 
     turn = bench.fresh(answers)
-    submission.resume(bench.database, turn.id, notice=history.RESUMED_NOTICE)
+    resumption.resume(bench.database, turn.id, notice=history.RESUMED_NOTICE)
     bench.script(answers, asks(("send", "{}"), tag="again"), says("Done."))
 
     resumed = bench.run(turn.id)

@@ -12,7 +12,7 @@ import pytest
 
 from orchestration.errors import CallInterrupted, ErrorClass, ModelError
 from orchestration.ports import ModelRequest, Reply, StopSignal
-from persistence import events, submission
+from persistence import events, resumption
 from persistence.records.message import Origin, Role
 from persistence.records.status import ExitReason, TurnStatus
 from persistence.records.usage import Usage
@@ -198,7 +198,7 @@ def test_a_turn_that_is_resumed_keeps_the_drafts_it_has(bench: Bench) -> None:
     assert bench.view(turn_id).status is TurnStatus.FAILED
 
     panel.own = ScriptedModel(says("Train."))
-    submission.resume(bench.database, turn_id, notice="Go on.", iterations=5)
+    resumption.resume(bench.database, turn_id, notice="Go on.", iterations=5)
     turn = bench.run(turn_id, bench.runtime(models=panel))
 
     assert (turn.exit_reason, panel.calls) == (ExitReason.FINAL_ANSWER, (1, 1, 1))

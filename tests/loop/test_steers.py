@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestration.ports import ModelRequest, Reply, StopSignal
-from persistence import inbox, submission
+from persistence import inbox, resumption
 from persistence.errors import Refused
 from persistence.records.message import Origin
 from persistence.records.status import ExitReason
@@ -98,7 +98,7 @@ def test_words_during_the_grace_call_are_refused_by_name(bench: Bench) -> None:
 
 def test_words_that_an_ending_refused_do_not_come_back_with_a_resume(bench: Bench) -> None:
     turn = bench.fresh(asks(("look", "{}")), steering(bench, says("partial summary")), iterations=1)
-    submission.resume(bench.database, turn.id, notice="Go on.", iterations=1)
+    resumption.resume(bench.database, turn.id, notice="Go on.", iterations=1)
     bench.script(asks(("look", "{}")), says("partial summary"), says("Done."))
 
     bench.run(turn.id)

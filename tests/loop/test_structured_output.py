@@ -10,7 +10,7 @@ import pytest
 from orchestration.errors import ErrorClass, ModelError
 from orchestration.ports import Finish, ModelRequest, Reply, StopSignal
 from orchestration.providers.settings import Api
-from persistence import inbox, submission
+from persistence import inbox, resumption
 from persistence.records.message import Origin, Role
 from persistence.records.status import ExitReason, TurnStatus
 from tests.loop.wire import Said, answering, wire
@@ -72,7 +72,7 @@ def test_repairs_are_counted_over_the_whole_turn_and_anew_after_a_resume(bench: 
     turn = bench.fresh(says(WRONG), asks(("look", "{}")), says(WRONG), output_schema=SCHEMA, output_repairs=1)
     assert turn.exit_reason is ExitReason.OUTPUT_INVALID
 
-    submission.resume(bench.database, turn.id, notice="Go on.")
+    resumption.resume(bench.database, turn.id, notice="Go on.")
     bench.script(says(WRONG), asks(("look", "{}")), says(WRONG), says(WRONG), says(GOOD))
     assert bench.run(turn.id).exit_reason is ExitReason.FINAL_ANSWER
 

@@ -16,7 +16,7 @@ from ops.dev.scripted_provider.book import Recorded
 from orchestration import compression
 from orchestration.history import RESUMED_NOTICE
 from orchestration.ports import ModelClient
-from persistence import inbox, submission
+from persistence import inbox, resumption
 from persistence.errors import LeaseHeld, Refused
 from persistence.records.status import ExitReason
 from tests.soak.miner import Miner
@@ -119,7 +119,7 @@ class Session:
             if view.exit_reason not in RESUMABLE:
                 self.wrong.append(f"turn {k} ended {view.exit_reason}: {view.message}")
                 break
-            submission.resume(self.bench.database, turn_id, notice=RESUMED_NOTICE, iterations=choose.choice((5, 60)))
+            resumption.resume(self.bench.database, turn_id, notice=RESUMED_NOTICE, iterations=choose.choice((5, 60)))
             self.told["resumes"] += 1
         types = self.bench.events(turn_id)
         for name in ("compression.done", "compression.failed", "model.fallback", "steer.applied", "turn.taken_back"):

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from persistence import deliveries, submission
+from persistence import deliveries, resumption
 from persistence.database import Database
 from persistence.deliveries import Delivery
 from persistence.records.status import ExitReason
@@ -121,7 +121,7 @@ def test_the_result_of_a_run_that_was_resumed_is_never_due_again(bench: Bench, w
     if was_sent:
         deliveries.mark_sent(bench.database, first)
 
-    submission.resume(bench.database, turn_id, notice="Go on.")
+    resumption.resume(bench.database, turn_id, notice="Go on.")
 
     deliveries.mark_sent(bench.database, first)  # by a sender that had read the ending before
     deliveries.send_all_again(bench.database, KIND, age=timedelta(hours=1))

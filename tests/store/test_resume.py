@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from persistence import submission
+from persistence import resumption, submission
 from persistence.errors import NotFound, Refused
 from persistence.records.message import Effect, Origin, Role, Text
 from persistence.records.outcome import Counters, Outcome
@@ -28,7 +28,7 @@ def ended(bench: Bench, reason: ExitReason = ExitReason.INTERRUPTED_BY_USER, **s
 
 
 def resume(bench: Bench, turn_id: UUID, **raised: Any) -> submission.Submitted:
-    return submission.resume(bench.database, turn_id, notice=NOTICE, **raised)
+    return resumption.resume(bench.database, turn_id, notice=NOTICE, **raised)
 
 
 def refused(bench: Bench, turn_id: UUID, match: str, **raised: Any) -> None:
