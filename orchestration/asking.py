@@ -89,9 +89,9 @@ def _try(question: Question, carried: Carried, runtime: Runtime) -> Outcome:
     carried.begin_step(limits.connect_s + limits.call_s + SLACK_S)
     started = time.monotonic()
     request = replace(question.request, key=let_in.key)
-    ask = question.client.reply if question.background is None else question.background.start
+    make = question.client.reply if question.background is None else question.background.start
     try:
-        reply = ask(request, stop=carried.stop, on_text=question.on_text)
+        reply = make(request, stop=carried.stop, on_text=question.on_text)
     except ModelError as error:
         return let_in.failed(error, lambda e: attempt.failed(e, time.monotonic() - started))
     except CallInterrupted:
