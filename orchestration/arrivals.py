@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -19,9 +19,15 @@ class Arrivals(Generic[T]):
         for work in works:
             threading.Thread(target=self._do, args=(work,), daemon=True).start()
 
-    def next(self) -> T:
-        """The result that comes next; raises what its work raised."""
-        result, error = self._arrived.get()
+    def next(self, within_s: float | None = None) -> T:
+        """The result that comes next; raises what its work raised.
+
+        Raises TimeoutError if none comes within so many seconds: the work goes on in its thread.
+        """
+        try:
+            result, error = self._arrived.get(timeout=within_s)
+        except Empty:
+            raise TimeoutError(f"nothing came within {within_s} s") from None
         self.left -= 1
         if error is not None:
             raise error

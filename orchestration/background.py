@@ -10,14 +10,18 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from uuid import UUID
 
 from orchestration import answers, costs, holding, ownership, remedies
+from orchestration.arrivals import Arrivals
 from orchestration.carrying import KEY_S, SLACK_S, Carried
 from orchestration.decide import PAST_DEADLINE
 from orchestration.errors import AnswerLost, CallInterrupted, ConfigError, ErrorClass, ModelError
 from orchestration.ports import BackgroundClient, KeyedClient, ModelClient, OnText, Reply, Started, TimeLimits
 from orchestration.runtime import Runtime
 from orchestration.steps import GiveUpWorker
+from orchestration.stopping import TELL_S
 from persistence.records.outcome import Ending, Event, Outcome
 from persistence.records.pending import Pending
 from persistence.records.status import ExitReason, WaitingFor
@@ -114,7 +118,8 @@ def let_go(turn: Turn, outcome: Outcome, carried: Carried, runtime: Runtime) -> 
     """`outcome`, and where it ends the turn without the answer that is pending: its provider told, and what it may cost.
 
     This is before the ending is stored and not after it: so the ending has the cost of an answer that was finished
-    meanwhile, and should we die in between, the next owner ends the turn for the same reason and tells it again.
+    meanwhile, and should we die in between, the next owner ends the turn for the same reason and tells it again. But a
+    provider that is slow to hear of it, or a key that is slow to come, does not hold the ending up.
     """
     pending = turn.counters.pending
     if pending is None or outcome.ending is None or outcome.model_call is not None:
@@ -177,23 +182,38 @@ def _given_up(look: Look, error: ModelError, carried: Carried) -> Outcome:
 def _tell(
     pending: Pending, carried: Carried, models: Callable[[str], ModelClient]
 ) -> tuple[Usage | None, tuple[Event, ...]]:
-    """Tell the provider that nobody wants the answer. What it came to, if that is said; an event where it was not told."""
-    carried.begin_step(KEY_S + SLACK_S)
+    """Tell the provider that nobody wants the answer. What it came to, if that is said; an event where it was not told.
+
+    Or not in time: then it is being told in a thread of its own, as long as the key and the call may take.
+    """
+    carried.begin_step(TELL_S + SLACK_S)
+    telling = Arrivals([partial(_telling, pending, carried.turn.id, models)])
+    try:
+        usage, why = telling.next(within_s=TELL_S)
+    except TimeoutError:
+        usage, why = None, ErrorClass.CALL_TIMEOUT.value
+    if why is None:
+        return usage, ()
+    told = {"provider": pending.provider, "model": pending.model, "id": pending.id, "error": why}
+    return None, (Event("model.not_interrupted", told),)
+
+
+def _telling(pending: Pending, turn_id: UUID, models: Callable[[str], ModelClient]) -> tuple[Usage | None, str | None]:
+    """What the answer came to, if that is said, or why the provider could not be told. Never raises."""
     try:
         client = models(pending.provider)
         if not isinstance(client, BackgroundClient):
             raise ConfigError(f"the provider {pending.provider} keeps no answers any more")
-        return client.interrupt(_started(pending)), ()
+        return client.interrupt(_started(pending)), None
     except ModelError as error:
         why = error.error.value
     except ConfigError:
         why = answers.UNFIT_WORKER
     except Exception:  # a fault of ours: without the ending that waits for this, the turn would be tried for ever
-        log.exception("turn.internal_error", extra={"turn_id": str(carried.turn.id)})
+        log.exception("turn.internal_error", extra={"turn_id": str(turn_id)})
         why = ExitReason.INTERNAL_ERROR.value
-    log.warning("model.not_interrupted", extra={"turn_id": str(carried.turn.id), "error": why})
-    told = {"provider": pending.provider, "model": pending.model, "id": pending.id, "error": why}
-    return None, (Event("model.not_interrupted", told),)
+    log.warning("model.not_interrupted", extra={"turn_id": str(turn_id), "error": why})
+    return None, why
 
 
 def _started(pending: Pending) -> Started:

@@ -8,6 +8,10 @@ from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
+# How long whoever stops waits for a provider to hear that its answer is not wanted any more: a stop is to be over within
+# a second, whatever a provider does.
+TELL_S = 0.5
+
 
 class Stop:
     """Set once, from any thread. Callbacks run in the thread that sets it and must not block."""

@@ -79,8 +79,9 @@ _NEWEST = """
 SELECT seq, turn_id, iteration, role, origin, content, wire FROM messages
 WHERE session_id = %(session_id)s AND turn_id = %(id)s ORDER BY seq DESC LIMIT 1"""
 
-# Stands for settings that cannot be read: nothing is asked of a model in their name.
+# Stand for settings, and for a pending answer, that cannot be read: nothing is asked of a model in their name.
 _UNREADABLE = AgentSettings("unreadable", "unreadable:unreadable")
+_UNREADABLE_ANSWER = Pending("unreadable", "unreadable", "unreadable", 0)
 
 
 def load(database: Database, turn_id: UUID) -> Turn:
@@ -89,7 +90,7 @@ def load(database: Database, turn_id: UUID) -> Turn:
     compression = compression_of(database, row["session_id"])
     messages, hidden_call_ids = _seen(database, row["session_id"], compression)
     turn = replace(
-        _to_turn(row, _agent(row["settings"])),
+        _to_turn(row, _agent(row["settings"]), _pending(row)),
         messages=shown(messages, row["remedies"]),
         calls=_open_calls(database, row["id"], messages),
         compression=compression,
@@ -104,7 +105,7 @@ def load(database: Database, turn_id: UUID) -> Turn:
 
 
 def outline(database: Database, turn_id: UUID) -> Turn:
-    """The turn without its history, nor settings that cannot be read: enough to end it. Raises NotFound.
+    """The turn without its history, nor settings and a pending answer that cannot be read: enough to end it. Raises NotFound.
 
     Of its messages only the newest is there, and that only as an answer of the model: it may be the final one.
     """
@@ -113,7 +114,7 @@ def outline(database: Database, turn_id: UUID) -> Turn:
     messages = () if newest is None else (newest,)
     calls = tuple(_to_call(r) for r in database.rows(_LEFT_CALLS, {"id": turn_id}))
     return replace(
-        _to_turn(row, _agent_or_none(row["settings"]) or _UNREADABLE),
+        _to_turn(row, _agent_or_none(row["settings"]) or _UNREADABLE, _pending_or_unreadable(row)),
         messages=messages,
         calls=calls,
         weight=_weight(database, messages),
@@ -127,7 +128,7 @@ def _row(database: Database, turn_id: UUID) -> Row:
     return row
 
 
-def _to_turn(row: Row, agent: AgentSettings) -> Turn:
+def _to_turn(row: Row, agent: AgentSettings, pending: Pending | None) -> Turn:
     """What the row says; the history is the caller's to add."""
     return Turn(
         id=row["id"],
@@ -140,7 +141,7 @@ def _to_turn(row: Row, agent: AgentSettings) -> Turn:
         exit_reason=ExitReason(row["exit_reason"]) if row["exit_reason"] else None,
         fencing_token=row["fencing_token"],
         position=row["position"],
-        counters=_counters(row),
+        counters=_counters(row, pending),
         iterations_max=row["iterations_max"],
         max_tokens_total=row["max_tokens_total"],
         max_cost_usd=row["max_cost_usd"],
@@ -267,7 +268,7 @@ def _to_call(row: Row) -> CallState:
     )
 
 
-def _counters(row: Row) -> Counters:
+def _counters(row: Row, pending: Pending | None) -> Counters:
     return Counters(
         iterations_used=row["iterations_used"],
         grace_used=row["grace_used"],
@@ -278,8 +279,19 @@ def _counters(row: Row) -> Counters:
         remedies=MappingProxyType(row["remedies"]),
         crash_streak=row["crash_streak"],
         is_suspect=row["is_suspect"],
-        pending=None if row["pending"] is None else Pending.from_json(row["pending"]),
+        pending=pending,
     )
+
+
+def _pending(row: Row) -> Pending | None:
+    return None if row["pending"] is None else Pending.from_json(row["pending"])
+
+
+def _pending_or_unreadable(row: Row) -> Pending | None:
+    try:
+        return _pending(row)
+    except Exception:  # noqa: BLE001 (as above)
+        return _UNREADABLE_ANSWER
 
 
 @lru_cache(maxsize=512)

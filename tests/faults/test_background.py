@@ -41,6 +41,7 @@ def test_a_stop_ends_the_answer_that_is_made_in_the_background(bench: Bench) -> 
 
     view = turn.wait_until(TurnStatus.INTERRUPTED)
     assert view.exit_reason is ExitReason.INTERRUPTED_BY_USER
-    assert bench.at("never opened").waiting == 0, "the provider has stopped making it"
+    eventually(lambda: bench.at("never opened").waiting == 0, "the provider has stopped making it")
     assert bench.yard.provider.requests(started.payload["id"])
-    assert "model.not_interrupted" not in turn.event_types()
+    late = [e.payload["error"] for e in turn.events if e.type == "model.not_interrupted"]
+    assert late in ([], ["call_timeout"]), "it could be told, if not at once"

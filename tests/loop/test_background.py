@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from contextlib import closing
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -12,7 +16,9 @@ from orchestration.background import MOST_FAILED_LOOKS
 from orchestration.errors import AnswerLost, ConfigError, ErrorClass, ModelError
 from orchestration.live import Mark, Nobody, Unheard, Words
 from orchestration.loop import run_turn
-from orchestration.ports import Delta, Finish, ModelRequest, Reply, StopSignal
+from orchestration.ports import Delta, Finish, ModelRequest, Reply, Started, StopSignal
+from orchestration.providers.catalog import connect
+from orchestration.providers.settings import Api, ProviderSettings
 from orchestration.runtime import Runtime
 from persistence import inbox, interrupts, resumption
 from persistence.records.message import Role
@@ -399,6 +405,43 @@ def test_a_provider_that_cannot_be_told_is_an_event_and_not_an_ending(bench: Ben
     turn_id = interrupted_while_pending(bench)
 
     assert bench.events(turn_id)[-2:] == ["model.not_interrupted", "turn.ended"]
+
+
+def test_a_provider_that_is_slow_to_hear_of_it_does_not_hold_the_ending_up(bench: Bench) -> None:
+    class Slow(BackgroundModel):
+        may_hear = threading.Event()
+
+        def interrupt(self, started: Started) -> Usage | None:
+            assert self.may_hear.wait(20), "it was never told"
+            return super().interrupt(started)
+
+    model = bench.model = Slow(says("Done."), at_work=FOR_EVER, told=Usage(10, 7))
+
+    turn_id = interrupted_while_pending(bench)
+
+    assert model.interrupted == [], "the turn has ended before anybody heard of it"
+    assert bench.events(turn_id)[-2:] == ["model.not_interrupted", "turn.ended"]
+    assert bench.row(turn_id)["unknown_attempts"] == 1
+    model.may_hear.set()
+    wait_until(lambda: model.interrupted == ["resp_1"])
+
+
+def test_an_interrupt_waits_for_no_key_that_is_fetched_slowly(bench: Bench, tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    slow = f"command:sh -c 'touch {asked}; sleep 60'"
+    script(bench, says("Done."), at_work=FOR_EVER)
+    turn_id = left_pending(bench)
+    settings = ProviderSettings(
+        "scripted", Api.OPENAI_RESPONSES, "http://127.0.0.1:9/v1", (slow,), extra_body={"background": True}
+    )
+    with closing(connect(settings)) as cold:
+        bench.interrupt(turn_id)
+        began = time.monotonic()
+        turn = bench.run(turn_id, bench.runtime("worker-2", models=lambda _: cold))
+        took = time.monotonic() - began
+
+    assert (turn.exit_reason, took < 5) == (ExitReason.INTERRUPTED_BY_USER, True)
+    assert asked.exists(), "what was waited for is the key"
 
 
 def test_a_waiting_turn_with_a_pending_answer_is_ended_by_a_worker_that_tells_the_provider(bench: Bench) -> None:

@@ -16,6 +16,7 @@ from persistence.database import Database
 from persistence.errors import LeaseHeld, NeedsNewerWorker, Unreadable
 from persistence.records.message import Native, Opaque, Role
 from persistence.records.status import ExitReason, TurnStatus
+from tests.support.background_model import BackgroundModel
 from tests.support.crashing import Crash
 from tests.support.scripted_model import asks, says
 from tests.support.workbench import Bench, WatchedDatabase
@@ -74,6 +75,15 @@ def acting(bench: Bench, **settings: Any) -> UUID:
     return turn_id
 
 
+def pending(bench: Bench) -> tuple[UUID, BackgroundModel]:
+    """A queued turn whose answer is being made by its provider."""
+    bench.model = model = BackgroundModel(says("Never fetched."), look_again_s=100.0)
+    turn_id = bench.submit(max_crashes=2)
+    assert bench.run(turn_id).status is TurnStatus.WAITING
+    bench.end_wait(turn_id)
+    return turn_id, model
+
+
 def die_after(part: str) -> Callable[[str, Callable[[], Any]], Any]:
     def around(sql: str, statement: Callable[[], Any]) -> Any:
         found = statement()
@@ -104,6 +114,44 @@ def test_a_turn_that_cannot_be_loaded_ends_after_max_crashes_tries(bench: Bench,
         ("c3", "unknown"),
     ]
     assert results["iteration"] == 1
+
+
+@pytest.mark.parametrize("spoil", [unknown_block, unreadable_settings])
+def test_a_turn_that_cannot_be_loaded_tells_the_provider_of_its_pending_answer(bench: Bench, spoil: Spoil) -> None:
+    turn_id, model = pending(bench)
+    spoil(bench, turn_id)
+    bench.leave_unchecked(turn_id)
+
+    until_it_ends(bench, turn_id)
+
+    assert bench.view(turn_id).exit_reason is ExitReason.INTERNAL_ERROR
+    assert model.interrupted == ["resp_1"]
+    [record] = bench.everything(turn_id)["model_calls"]
+    assert (record["error"], bench.row(turn_id)["pending"]) == ("interrupted", None)
+
+
+@pytest.mark.parametrize("stored", ['{"provider": "scripted"}', '{"cut_as": "a whim"}', "[]", '"resp_1"'])
+def test_a_pending_answer_that_cannot_be_read_keeps_no_turn_from_its_end(bench: Bench, stored: str) -> None:
+    turn_id, _ = pending(bench)
+    bench.database.rows(
+        "UPDATE turns SET pending = %(stored)s::json WHERE id = %(id)s", {"id": turn_id, "stored": stored}
+    )
+
+    until_it_ends(bench, turn_id)
+
+    assert bench.view(turn_id).exit_reason is ExitReason.INTERNAL_ERROR
+    [record] = bench.everything(turn_id)["model_calls"]
+    assert record["error"] == "interrupted", "something was bought, whatever it is"
+
+
+def test_a_turn_whose_pending_answer_cannot_be_read_can_be_interrupted(bench: Bench) -> None:
+    turn_id, _ = pending(bench)
+    bench.database.rows("UPDATE turns SET pending = '[]' WHERE id = %(id)s", {"id": turn_id})
+
+    interrupt(bench.database, turn_id)
+    until_it_ends(bench, turn_id)
+
+    assert bench.view(turn_id).exit_reason is ExitReason.INTERRUPTED_BY_USER
 
 
 @pytest.mark.parametrize("error", [MemoryError(), ValueError("a stored block"), RecursionError()])

@@ -7,13 +7,14 @@ import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ops.dev.scripted_provider.script import Gate, broken, calls, hang, reply, status
 from orchestration.errors import AnswerLost, CallInterrupted, ErrorClass, ModelError
-from orchestration.ports import BackgroundClient, Finish, Reply, Started, TimeLimits
+from orchestration.ports import BackgroundClient, Finish, KeyedClient, Reply, Started, TimeLimits
 from orchestration.providers.catalog import connect
 from orchestration.providers.settings import Api, ProviderSettings
 from orchestration.stopping import Stop
@@ -29,10 +30,10 @@ PATIENCE_S = 10.0
 
 
 @contextmanager
-def background(url: str, **extra_body: Any) -> Generator[BackgroundClient]:
+def background(url: str, *, key: str = KEY, **extra_body: Any) -> Generator[BackgroundClient]:
     """A client of the server at `url`, as a worker makes it."""
     settings = ProviderSettings(
-        "main", Api.OPENAI_RESPONSES, f"{url}/v1", (KEY,), extra_body={"background": True, **extra_body}
+        "main", Api.OPENAI_RESPONSES, f"{url}/v1", (key,), extra_body={"background": True, **extra_body}
     )
     made: Any = connect(settings)
     try:
@@ -330,6 +331,24 @@ def test_a_stop_of_the_one_attempt_ends_the_answer_at_the_provider(provider: Scr
         (response,) = {r.script for r in provider.requests() if r.script.startswith("resp_")}
         with pytest.raises(AnswerLost, match="cancelled"):
             fetch(asked, Started(response))
+
+    assert isinstance(error, CallInterrupted)
+
+
+def test_a_stop_of_the_one_attempt_waits_for_no_key_that_is_fetched_slowly(
+    provider: ScriptedProvider, tmp_path: Path
+) -> None:
+    model = provider.script("slow", [reply("Hello.", gate=Gate("never"))])
+    once = f"command:sh -c 'mkdir {tmp_path}/first && echo {KEY} || sleep 60'"
+    stop = Stop()
+
+    with background(provider.url, key=once) as asked, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(ask, asked, model=model, stop=stop)
+        provider.gate("never").wait_for(1)
+        assert isinstance(asked, KeyedClient)
+        asked.keys.refresh(0, used_at=time.monotonic())
+        stop.set()
+        error = running.exception(PATIENCE_S)
 
     assert isinstance(error, CallInterrupted)
 

@@ -18,6 +18,7 @@ from http import HTTPStatus
 
 import httpx2
 
+from orchestration.arrivals import Arrivals
 from orchestration.errors import AnswerLost, CallInterrupted, ConfigError, ErrorClass, ModelError
 from orchestration.ports import BackgroundClient, ModelRequest, OnText, Reply, Started, StopSignal, TimeLimits
 from orchestration.providers.client import Dialect, ProviderClient, content_type
@@ -27,7 +28,7 @@ from orchestration.providers.keyring import Keyring
 from orchestration.providers.openai_responses.decoding import AT_WORK
 from orchestration.providers.wire.decoding import Decoder
 from orchestration.providers.wire.strict_json import object_of
-from orchestration.stopping import Stop
+from orchestration.stopping import TELL_S, Stop
 from persistence.records.usage import Usage
 
 log = logging.getLogger(__name__)
@@ -145,10 +146,17 @@ class ResponsesClient(ProviderClient, BackgroundClient):
             raise ModelError(ErrorClass.CALL_TIMEOUT, f"{self.name}: no whole answer within {limits.call_s:g} s")
 
     def _give_up(self, started: Started) -> None:
+        """Tell the provider, and wait for that as long as a stop may take; the rest of it is a thread's."""
+        with suppress(TimeoutError):
+            Arrivals([partial(self._tell, started)]).next(within_s=TELL_S)
+
+    def _tell(self, started: Started) -> bool:
         try:
             self.interrupt(started)
         except ModelError as error:
             log.warning("model.not_interrupted", extra={"provider": self.name, "error": error.error.value})
+            return False
+        return True
 
 
 def _lost(error: ModelError, kind: ErrorClass) -> AnswerLost:
