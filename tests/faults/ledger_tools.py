@@ -69,6 +69,21 @@ def look(ctx: ToolContext, hold: str = "") -> str:
     return _work(ctx, "look", hold)
 
 
+@tool(effect="once", timeout_s=120)
+def snapshot(ctx: ToolContext, chars: int, words: str = "", hold: str = "") -> str:
+    """Take a snapshot: a result of so many characters, and these words in the middle of it."""
+    _work(ctx, "snapshot", hold)
+    half = "x" * (chars // 2)
+    return f"snapshot:{half} {words} {half}"
+
+
+@tool(effect="once", timeout_s=120)
+def leaf(ctx: ToolContext, n: int, chars: int) -> str:
+    """Read a leaf of so many characters."""
+    _work(ctx, "leaf", "")
+    return f"leaf {n}: {'x' * chars}"
+
+
 @tool(effect="once", timeout_s=120, parallel=True)
 def obey(ctx: ToolContext, hold: str = "") -> str:
     """Run beside others, and end when told to."""

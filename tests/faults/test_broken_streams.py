@@ -27,3 +27,4 @@ def test_a_broken_stream_repeats_that_call_and_runs_nothing_of_it(bench: Bench) 
         assert turn.starts("send") == 1, how
         assert turn.view.output_text == "done", how
         assert turn.event_types().count("model.failed") == 1, how
+        assert turn.view.spending.unknown_attempts == 1, "nobody told what the broken one cost, and it counts"

@@ -1,6 +1,6 @@
 """Stop means stop: in a model call, in tools, at rest, while nobody carries the turn, and while nobody could.
 
-AC-28, AC-29, AC-32.
+AC-01, AC-28, AC-29, AC-32.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from collections.abc import Callable
 import pytest
 
 from ops.dev.scripted_provider.script import Stage, calls, reply, status
+from orchestration.history import NOT_RUN_INTERRUPTED
 from persistence.records.message import CallStatus
 from persistence.records.status import ExitReason, TurnStatus
 from tests.faults.bench import Bench, Started
+from tests.faults.past import Past
 from tests.support.processes import eventually, slowdown
 
 # A second is promised; the rest is for what a measurement is off on a good day.
@@ -89,6 +91,52 @@ def test_an_interrupt_ends_a_turn_whose_tools_obey_ignore_it_or_wait(
 def _stuck(bench: Bench, count: int) -> None:
     said = "SELECT sum(stuck)::int FROM workers"
     eventually(lambda: bench.yard.rows(said) == [(count,)], f"the worker says that {count} threads are stuck")
+
+
+@both_ways
+def test_every_call_is_answered_when_an_interrupt_meets_the_second_of_three(
+    bench: Bench, interrupt: Callable[[Started], None]
+) -> None:
+    """AC-01."""
+    bench.yard.workers(1)
+    hold = {"hold": bench.hold("never")}
+    turn = bench.start(
+        calls(("send", {}), ("send", hold), ("send", {})), reply("never"), settings={"tool_threads": "1"}
+    )
+    turn.wait_for_start("send", 2)
+
+    _ends_in_time(turn, interrupt, "the second of three calls")
+
+    assert [r.id for r in turn.results] == [c.id for c in turn.calls]
+    assert [r.status for r in turn.results] == [CallStatus.SUCCEEDED, CallStatus.INTERRUPTED, CallStatus.NOT_RUN]
+    assert [r.content for r in turn.results][::2] == ["send done", NOT_RUN_INTERRUPTED]
+    assert [x["call"] for x in turn.ledger("send", "start")] == [c.id for c in turn.calls[:2]]
+    follower = bench.start(reply("unused"), reply("done"), session_id=turn.session_id)
+    follower.wait_for_completion()
+    assert len(follower.requests) == 1
+
+
+@both_ways
+def test_an_interrupt_ends_a_compression_and_the_pause_after_one_that_failed(
+    bench: Bench, interrupt: Callable[[Started], None]
+) -> None:
+    bench.yard.workers(2)
+    gate = bench.gate("summary", "mid-text")
+    in_call = Past(bench, reply("A summary that takes its time.", gate=gate))
+    calling = in_call.go_on(reply("never"))
+    bench.at("summary").wait_for(1, timeout_s=20)
+    in_pause = Past(bench, status(500, retry_after=25), name="pausing")
+    pausing = in_pause.go_on(reply("never"))
+    eventually(lambda: "compression.failed" in pausing.event_types(), "a summary has failed")
+
+    _ends_in_time(calling, interrupt, "a compression")
+    _ends_in_time(pausing, interrupt, "the pause before the next attempt at a summary")
+
+    (summary,) = in_call.summaries
+    eventually(lambda: summary.disconnected_s is not None, "the open stream is closed")
+    assert len(in_pause.summaries) == 1
+    for past, turn in ((in_call, calling), (in_pause, pausing)):
+        assert (past.compressions_of(turn), turn.requests) == (0, [])
 
 
 @both_ways

@@ -45,6 +45,11 @@ api = "openai-responses"
 base_url = "{url}"
 api_keys = ["env:FAULTS_API_KEY"]
 extra_body = {{ background = true }}
+[providers.thinking]
+api = "anthropic"
+base_url = "{url}"
+api_keys = ["env:FAULTS_API_KEY"]
+extra_body = {{ thinking = {{ type = "enabled", budget_tokens = 1024 }} }}
 [agents.default]
 model = "main:scripted-none"
 system_prompt = "You are tested."

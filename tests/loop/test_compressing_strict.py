@@ -14,7 +14,6 @@ from uuid import UUID
 import pytest
 
 from ops.dev.scripted_provider.asked import Asked
-from ops.dev.scripted_provider.book import Recorded
 from ops.dev.scripted_provider.script import Answer, Call, Redacted, Reply, Text, Thinking, reply
 from orchestration import compression
 from orchestration.ports import ModelClient
@@ -25,7 +24,7 @@ from persistence.records.status import ExitReason
 from tests.providers.bench import client
 from tests.support.crashing import Effects, How, carry, worker
 from tests.support.ledger import Ledger
-from tests.support.provider import ScriptedProvider, provider
+from tests.support.provider import ScriptedProvider, provider, thinking_by_calls
 from tests.support.windows import TOOLS
 from tests.support.workbench import Bench
 
@@ -112,17 +111,6 @@ def connected(provider: ScriptedProvider) -> Generator[Callable[..., Models]]:
             return made.__getitem__
 
         yield connect
-
-
-def thinking_by_calls(requests: list[Recorded]) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
-    """Of every assistant message that was ever sent, known by its calls: each form its thinking was sent in."""
-    seen: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
-    for message in (m for r in requests for m in r.messages if m["role"] == "assistant"):
-        calls = tuple(b["id"] for b in message["content"] if b["type"] == "tool_use")
-        thought = tuple(str(b) for b in message["content"] if b["type"] in ("thinking", "redacted_thinking"))
-        if calls:
-            seen.setdefault(calls, set()).add(thought)
-    return seen
 
 
 def number_of(bench: Bench, turn_id: UUID, event: str) -> int:

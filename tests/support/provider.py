@@ -148,6 +148,17 @@ class ProviderGate:
         return self._provider.gates_do(lambda gates: gates.look(self._name))
 
 
+def thinking_by_calls(requests: list[Recorded]) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
+    """Of every assistant message that was ever sent, known by its calls: each form its thinking was sent in."""
+    seen: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+    for message in (m for r in requests for m in r.messages if m["role"] == "assistant"):
+        calls = tuple(b["id"] for b in message["content"] if b["type"] == "tool_use")
+        thought = tuple(str(b) for b in message["content"] if b["type"] in ("thinking", "redacted_thinking"))
+        if calls:
+            seen.setdefault(calls, set()).add(thought)
+    return seen
+
+
 @contextmanager
 def scripted_provider(options: Options | None = None) -> Generator[ScriptedProvider]:
     """A provider for as long as the block runs."""
@@ -166,4 +177,13 @@ def provider() -> Iterator[ScriptedProvider]:
         running.assert_none_refused()
 
 
-__all__ = ["API_KEY", "ProviderGate", "Recorded", "ScriptedProvider", "key_digest", "provider", "scripted_provider"]
+__all__ = [
+    "API_KEY",
+    "ProviderGate",
+    "Recorded",
+    "ScriptedProvider",
+    "key_digest",
+    "provider",
+    "scripted_provider",
+    "thinking_by_calls",
+]
