@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from orchestration import final_words, history, holding, repairs, room
+from orchestration.attempts import Asked
 from orchestration.budget import IterationBudget
 from orchestration.decide import REFUSAL_FALLBACKS, REFUSALS, UNFIT_WORKER, budget_sentence, model_in_use
 from orchestration.errors import ErrorClass, ModelError
@@ -60,21 +61,22 @@ class Attempt:
     def iteration(self) -> int:
         return self.turn.iteration + 1
 
+    @property
+    def asked(self) -> Asked:
+        return Asked(self.provider, self.model, self.iteration)
+
     def answered(self, reply: Reply, latency_s: float, specs: Mapping[str, ToolSpec], check: Check) -> Outcome:
         """A whole reply: an answer to keep, or one that must not be acted on (a failed attempt)."""
         error = _unusable(reply)
         if error is not None:
-            usable = ModelError(error, f"the reply is {error}", usage=reply.usage, request_id=reply.request_id)
-            return self.failed(usable, latency_s)
+            unusable = ModelError(error, f"the reply is {error}", usage=reply.usage, request_id=reply.request_id)
+            return self.failed(unusable, latency_s)
         content = history.with_unique_ids(reply.content, self.turn.messages, self.turn.hidden_call_ids)
         message = Message(0, self.turn.id, self.iteration, Role.ASSISTANT, Origin.MODEL, content)
         message = final_words.marked(message, reply.finish)
         opened = _open(message.calls, specs, check, history.doubled(reply.content))
         counters = self._counters_after(message, opened)
-        model = reply.model or self.model
-        call = ModelCall(
-            self.provider, model, self.iteration, latency_s, None, reply.usage, reply.request_id, asked=self.model
-        )
+        call = self.asked.answered(reply, latency_s)
         answer = Outcome(
             counters, messages=(message,), opened=opened, model_call=call, events=(self._event(call, opened),)
         )
@@ -89,16 +91,7 @@ class Attempt:
             last_error=error.error.value,
             retry_after_s=error.retry_after_s,
         )
-        call = ModelCall(
-            self.provider,
-            self.model,
-            self.iteration,
-            latency_s,
-            error.error.value,
-            error.usage,
-            error.request_id,
-            may_be_billed=error.may_be_billed,
-        )
+        call = self.asked.failed(error, latency_s)
         told = Event(
             "model.failed",
             {
@@ -113,8 +106,7 @@ class Attempt:
 
     def interrupted(self, latency_s: float) -> Outcome:
         """The call was stopped on request; what it cost is not known."""
-        call = ModelCall(self.provider, self.model, self.iteration, latency_s, error="interrupted")
-        return Outcome(self.turn.counters, model_call=call)
+        return Outcome(self.turn.counters, model_call=self.asked.interrupted(latency_s))
 
     def _counters_after(self, message: Message, opened: Sequence[CallState]) -> Counters:
         counters = self.turn.counters

@@ -15,7 +15,7 @@ from orchestration.carrying import KEY_S, SLACK_S, Carried
 from orchestration.context_size import UNCOUNTED, rough_text, rough_tokens, size_of
 from orchestration.decide import PAST_DEADLINE
 from orchestration.endings import end, with_words
-from orchestration.errors import LIMITS_PASSED, CallInterrupted, ConfigError, ModelError
+from orchestration.errors import LIMITS_PASSED, CallInterrupted, ConfigError, ModelError, OwnFault
 from orchestration.ports import BackgroundClient, ModelClient, ModelRequest, OnText, Reply, Started
 from orchestration.runtime import Runtime
 from persistence.records.message import dumps
@@ -93,13 +93,21 @@ def _try(question: Question, carried: Carried, runtime: Runtime) -> Outcome:
     try:
         reply = make(request, stop=carried.stop, on_text=question.on_text)
     except ModelError as error:
-        return let_in.failed(error, lambda e: attempt.failed(e, time.monotonic() - started))
+        latency_s = time.monotonic() - started
+        carried.bought = attempt.asked.failed(error, latency_s)
+        return let_in.failed(error, lambda e: attempt.failed(e, latency_s))
     except CallInterrupted:
         return let_in.dropped(attempt.interrupted(time.monotonic() - started))
+    except OwnFault as fault:
+        carried.bought = attempt.asked.broken_off(fault.usage, time.monotonic() - started)
+        let_in.drop()
+        raise
     if isinstance(reply, Started):
         assert isinstance(attempt, answers.Attempt), "a summary is waited for where it is asked for"
         return let_in.started(background.started(attempt, reply, question.cut, carried))
-    return let_in.answered(reply, question.answered(reply, time.monotonic() - started))
+    latency_s = time.monotonic() - started
+    carried.bought = attempt.asked.answered(reply, latency_s)
+    return let_in.answered(reply, lambda: question.answered(reply, latency_s))
 
 
 def _expected_tokens(question: Question) -> int:

@@ -17,7 +17,7 @@ from orchestration import answers, costs, holding, ownership, remedies
 from orchestration.arrivals import Arrivals
 from orchestration.carrying import KEY_S, SLACK_S, Carried
 from orchestration.decide import PAST_DEADLINE
-from orchestration.errors import AnswerLost, CallInterrupted, ConfigError, ErrorClass, ModelError
+from orchestration.errors import AnswerLost, CallInterrupted, ConfigError, ErrorClass, ModelError, OwnFault
 from orchestration.ports import BackgroundClient, KeyedClient, ModelClient, OnText, Reply, Started, TimeLimits
 from orchestration.runtime import Runtime
 from orchestration.steps import GiveUpWorker
@@ -106,8 +106,13 @@ def fetch(look: Look, carried: Carried) -> Outcome | GiveUpWorker | Ending:
         return _failed_look(look, error, carried)
     except CallInterrupted:
         return Outcome(turn.counters, rests=True)  # whoever decides next knows why
+    except OwnFault as fault:
+        if fault.usage is not None:  # else its provider may say what it came to, when it is told
+            carried.bought = look.attempt.asked.broken_off(fault.usage, carried.pending_age_s)
+        raise
     if isinstance(found, Started):
         return _at_work(look, found, carried)
+    carried.bought = look.attempt.asked.answered(found, carried.pending_age_s)
     outcome = look.answered(found, carried.pending_age_s)
     if outcome.model_call is not None and outcome.model_call.error is None:
         outcome = replace(outcome, counters=holding.answered(outcome.counters))
@@ -128,8 +133,7 @@ def let_go(turn: Turn, outcome: Outcome, carried: Carried, runtime: Runtime) -> 
     age_s = carried.pending_age_s
     usage, events = _tell(pending, carried, runtime.models)
     attempt = answers.Attempt(turn, pending.provider, pending.model, pending.is_grace)
-    call = attempt.interrupted(age_s).model_call
-    assert call is not None
+    call = attempt.asked.interrupted(age_s)
     counters = replace(outcome.counters, pending=None)
     return replace(outcome, counters=counters, model_call=replace(call, usage=usage), events=(*events, *outcome.events))
 

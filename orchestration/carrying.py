@@ -16,6 +16,7 @@ from orchestration.steps import Signals
 from orchestration.stopping import Stop
 from persistence.errors import LeaseHeld
 from persistence.leases import Held
+from persistence.records.outcome import ModelCall
 from persistence.records.turn import Turn
 
 # What a step may take beyond its own limits before it counts as hung.
@@ -29,7 +30,8 @@ _LAST_PATIENCE_S = 5.0
 class Carried:
     """One turn in one thread of this process, claimed by a statement that was sent at `asked_at`.
 
-    `activity` is for people to see. `stop` ends whatever the turn is doing: it was interrupted, or it is not ours any more. Times are of the local
+    `activity` is for people to see. `bought` is what the present step has paid for, should a fault of ours keep its
+    outcome from being stored. `stop` ends whatever the turn is doing: it was interrupted, or it is not ours any more. Times are of the local
     monotonic clock: they measure how old a confirmation by Postgres is, never when a lease ends.
     """
 
@@ -38,6 +40,7 @@ class Carried:
         self.drafts: Arrivals[Any] | None = None
         self.alone = alone
         self.activity: Activity | None = None
+        self.bought: ModelCall | None = None
         self._lock = threading.Lock()
         self._turn = turn
         self._deadline_at = None if turn.deadline_in_s is None else asked_at + turn.deadline_in_s

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from orchestration import holding, repairs, room
+from orchestration.attempts import Asked
 from orchestration.context_size import Size, rough_block, rough_text, rough_tokens, size_of
 from orchestration.context_window import carried, new_messages
 from orchestration.decide import model_in_use
@@ -68,6 +69,10 @@ class Attempt:
     provider: str
     model: str
 
+    @property
+    def asked(self) -> Asked:
+        return Asked(self.provider, self.model)
+
     def request(self, limits: TimeLimits) -> ModelRequest:
         turn, step = self.turn, self.step
         before = turn.compression.summary if turn.compression else ""
@@ -86,8 +91,7 @@ class Attempt:
 
     def answered(self, reply: Reply, latency_s: float) -> Outcome:
         """A whole reply: a compression, or one more failed attempt."""
-        model = reply.model or self.model
-        call = ModelCall(self.provider, model, 0, latency_s, None, reply.usage, reply.request_id, asked=self.model)
+        call = self.asked.answered(reply, latency_s)
         error = _unusable(reply)
         if error is not None:
             return self._without(replace(call, error=error.value), error)
@@ -104,7 +108,7 @@ class Attempt:
                 "target_seq": self.step.target_seq,
                 "tokens_before": size.tokens,
                 "tokens_after": made.weight.tokens,
-                "model": f"{self.provider}:{model}",
+                "model": f"{self.provider}:{call.model}",
                 "latency_s": round(latency_s, 3),
             },
         )
@@ -112,16 +116,7 @@ class Attempt:
         return Outcome(counters, model_call=call, compression=made, events=(done,))
 
     def failed(self, error: ModelError, latency_s: float) -> Outcome:
-        call = ModelCall(
-            self.provider,
-            self.model,
-            0,
-            latency_s,
-            error.error.value,
-            error.usage,
-            error.request_id,
-            may_be_billed=error.may_be_billed,
-        )
+        call = self.asked.failed(error, latency_s)
         shorter = repairs.shorter_summary(self.turn, error)
         if shorter is not None:
             return replace(self, turn=replace(self.turn, counters=shorter))._without(call, None)
@@ -140,8 +135,7 @@ class Attempt:
 
     def interrupted(self, latency_s: float) -> Outcome:
         """The call was stopped on request; what it cost is not known."""
-        call = ModelCall(self.provider, self.model, 0, latency_s, "interrupted")
-        return Outcome(self.turn.counters, model_call=call)
+        return Outcome(self.turn.counters, model_call=self.asked.interrupted(latency_s))
 
     def _without(self, call: ModelCall | None, error: ErrorClass | None, retry_after_s: float | None = None) -> Outcome:
         """An attempt that left no summary."""

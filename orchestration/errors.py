@@ -6,6 +6,8 @@ PerdureError
 ├── CallInterrupted     the attempt was stopped on request: end the turn
 ├── UnknownTool         the agent names a tool that is not here: refuse, or hand the turn to another worker
 └── ConfigError         a setting is wrong: say so, write nothing
+
+OwnFault                a fault of ours that broke off an attempt: book what is known of it, then treat its cause as any other
 """
 
 from __future__ import annotations
@@ -117,6 +119,17 @@ class AnswerLost(ModelError):
 
 class CallInterrupted(PerdureError):
     """The model call was stopped because the turn was interrupted or lost; nothing of it is kept."""
+
+
+class OwnFault(Exception):
+    """A fault of ours, which is its cause, broke off an attempt that had been sent: it may be billed.
+
+    `usage` is what its answer had come to by then, as far as its provider had said so.
+    """
+
+    def __init__(self, usage: Usage | None = None) -> None:
+        super().__init__("an attempt was broken off by a fault of ours")
+        self.usage = usage
 
 
 class UnknownTool(PerdureError):

@@ -35,13 +35,14 @@ class Guarded:
         """The number of the key to make the call with."""
         return self.numbers[self.permit.key] if self.numbers else 0
 
-    def answered(self, reply: Reply, outcome: Outcome) -> Outcome:
-        """`outcome` of a whole reply, which may still be of no use."""
+    def answered(self, reply: Reply, outcome: Callable[[], Outcome]) -> Outcome:
+        """What a whole reply leaves, which may still be of no use; `outcome` makes it once the guard has heard of it."""
         self.guard.answered(self.call, self.permit, reply.usage, reply.quota)
-        call = outcome.model_call
+        made = outcome()
+        call = made.model_call
         if call is None or call.error is not None:
-            return self._told(replace(outcome, counters=holding.rested(outcome.counters)))
-        return self._told(replace(outcome, counters=holding.answered(outcome.counters)))
+            return self._told(replace(made, counters=holding.rested(made.counters)))
+        return self._told(replace(made, counters=holding.answered(made.counters)))
 
     def started(self, outcome: Outcome) -> Outcome:
         """`outcome` of an answer that the provider makes by itself: the call is over, and what it uses is not known yet."""
@@ -70,8 +71,12 @@ class Guarded:
 
     def dropped(self, outcome: Outcome) -> Outcome:
         """`outcome` of a call that was stopped."""
-        self.guard.dropped(self.call, self.permit)
+        self.drop()
         return outcome
+
+    def drop(self) -> None:
+        """Tell the guard that nothing will be known of the call."""
+        self.guard.dropped(self.call, self.permit)
 
     def _refreshed(self, error: ModelError) -> int | None:
         """The number of the key that will be fetched anew, where that may mend the error."""

@@ -9,6 +9,7 @@ from itertools import count
 from uuid import UUID
 
 from orchestration import background, costs
+from orchestration.attempts import INTERNAL_ERROR
 from orchestration.carrying import Carried
 from orchestration.context_size import size_of
 from orchestration.decide import decide, model_in_use
@@ -19,7 +20,7 @@ from orchestration.steps import RunTools
 from persistence import checkpoint, claims, leases, system_prompts
 from persistence.database import patiently
 from persistence.errors import InboxGrew, LeaseHeld, LeaseLost, NeedsNewerWorker, StoreError, Unreadable
-from persistence.records.outcome import Ending, Outcome
+from persistence.records.outcome import Ending, ModelCall, Outcome
 from persistence.records.status import ExitReason
 from persistence.records.turn import Turn
 
@@ -92,24 +93,46 @@ def _claim(turn_id: UUID, runtime: Runtime, *, alone: bool) -> Carried:
 def advance(turn: Turn, carried: Carried, runtime: Runtime) -> Turn:
     """Take exactly one step and keep what came of it."""
     under_way: tuple[str, ...] = ()
+    carried.bought = None
     try:
         step = decide(turn, carried.signals)
         under_way = step.call_ids if isinstance(step, RunTools) else ()
         outcome = background.let_go(turn, perform(step, turn, carried, runtime), carried, runtime)
         if outcome.rests:
             return turn.rested()
+        carried.bought = outcome.model_call
         booked = costs.booked(turn, outcome, model_in_use(turn), lambda: size_of(turn).tokens, runtime.prices)
         return keep(turn, booked, carried, runtime)
     except StoreError:
         raise
     except Exception:  # a fault of ours must end the turn by name, not the process that carries 149 others
-        log.exception("turn.internal_error", extra={"turn_id": str(turn.id), "fencing_token": turn.fencing_token})
-        return keep(turn, _after_fault(turn, under_way, carried, runtime), carried, runtime)
+        log.exception("turn.internal_error", extra=_names(turn))
+    try:
+        return _end_after_fault(turn, under_way, carried.bought, carried, runtime)
+    except StoreError:
+        raise
+    except Exception:
+        if carried.bought is None:
+            raise
+        # What its provider tells of it may be what cannot be stored: it is booked as if nothing had been told.
+        log.exception("turn.internal_error", extra=_names(turn))
+        bought = replace(carried.bought, usage=None, request_id=None)
+        return _end_after_fault(turn, under_way, bought, carried, runtime)
 
 
-def _after_fault(turn: Turn, under_way: tuple[str, ...], carried: Carried, runtime: Runtime) -> Outcome:
-    outcome = background.let_go(turn, end(turn, _FAULT, under_way=under_way), carried, runtime)
-    return costs.booked(turn, outcome, model_in_use(turn), lambda: size_of(turn).tokens, runtime.prices)
+def _end_after_fault(
+    turn: Turn, under_way: tuple[str, ...], bought: ModelCall | None, carried: Carried, runtime: Runtime
+) -> Turn:
+    ending = end(turn, _FAULT, under_way=under_way)
+    if bought is not None:
+        ending = replace(ending, model_call=replace(bought, error=bought.error or INTERNAL_ERROR))
+    outcome = background.let_go(turn, ending, carried, runtime)
+    booked = costs.booked(turn, outcome, model_in_use(turn), lambda: size_of(turn).tokens, runtime.prices)
+    return keep(turn, booked, carried, runtime)
+
+
+def _names(turn: Turn) -> dict[str, object]:
+    return {"turn_id": str(turn.id), "fencing_token": turn.fencing_token}
 
 
 def keep(turn: Turn, outcome: Outcome, carried: Carried, runtime: Runtime) -> Turn:

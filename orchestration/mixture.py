@@ -6,6 +6,7 @@ bought again. What failed is left out and said so, in an event and to the model.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,9 +15,10 @@ from typing import cast
 
 from orchestration import answers, costs, drafts, guarded, holding, ownership
 from orchestration.arrivals import Arrivals
+from orchestration.attempts import INTERNAL_ERROR, Asked
 from orchestration.carrying import KEY_S, SLACK_S, Carried
 from orchestration.context_size import UNCOUNTED, rough_text, rough_tokens
-from orchestration.errors import CallInterrupted, ConfigError, ErrorClass, ModelError
+from orchestration.errors import CallInterrupted, ConfigError, ErrorClass, ModelError, OwnFault
 from orchestration.live import UNHEARD
 from orchestration.ports import Finish, ModelRequest, Reply, TimeLimits
 from orchestration.runtime import Runtime
@@ -24,6 +26,8 @@ from orchestration.transcript import Style, cut, line
 from persistence.records.message import Block, Message, Origin, Role, Text
 from persistence.records.outcome import Event, ModelCall, Outcome
 from persistence.records.turn import Turn
+
+log = logging.getLogger(__name__)
 
 # The length of a draft: it is advice, and all of it is read again at every later call.
 DRAFT_TOKENS = 4_096
@@ -47,16 +51,21 @@ _STYLE = Style(text=4_000)
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    """What came of asking one reference: a reply, or an error (None where it was stopped)."""
+    """What came of asking one reference: a reply, or why there is none (None where it was stopped).
+
+    `call` is what it cost, None where it was not asked.
+    """
 
     reference: int
     provider: str
     model: str
-    latency_s: float
+    call: ModelCall | None = None
     reply: Reply | None = None
-    error: ModelError | None = None
-    was_asked: bool = True
     why: str | None = None
+
+    @property
+    def asked(self) -> Asked:
+        return Asked(self.provider, self.model)
 
 
 def start(turn: Turn, runtime: Runtime) -> Outcome:
@@ -87,7 +96,9 @@ def gather(turn: Turn, carried: Carried, runtime: Runtime) -> Outcome:
         carried.drafts = Arrivals([partial(_ask, n, turn, request, carried, runtime) for n in places])
     arrivals = cast("Arrivals[_Arrival]", carried.drafts)
     try:
-        return _kept(turn, arrivals.next())
+        arrival = arrivals.next()
+        carried.bought = arrival.call
+        return _kept(turn, arrival)
     finally:
         if not arrivals.left:
             carried.drafts = None
@@ -97,67 +108,53 @@ def _ask(reference: int, turn: Turn, request: ModelRequest, carried: Carried, ru
     """Exactly one attempt at one reference, in a thread of its own."""
     provider, _, model = turn.agent.references[reference].partition(":")
     asked = replace(request, model=model)
-    arrival = _Arrival(reference, provider, model, 0.0)
+    arrival = _Arrival(reference, provider, model)
     tokens = partial(_expected_tokens, asked)
     try:
         client = runtime.models(provider)
         let_in = guarded.ask(runtime.guard, client, turn, asked, stop=carried.stop, tokens=tokens, is_last=False)
     except ConfigError:
-        return replace(arrival, was_asked=False, why=NOT_HERE)
+        return replace(arrival, why=NOT_HERE)
     except CallInterrupted:
-        return replace(arrival, was_asked=False)
+        return arrival
     if isinstance(let_in, Outcome):
-        return replace(arrival, was_asked=False, why=holding.HELD)
+        return replace(arrival, why=holding.HELD)
     started = time.monotonic()
     try:
         reply = client.reply(replace(asked, key=let_in.key), stop=carried.stop, on_text=UNHEARD)
     except ModelError as error:
         let_in.told_of(error)  # there is no second attempt
-        return replace(arrival, latency_s=time.monotonic() - started, error=error, why=error.error.value)
+        return replace(arrival, call=arrival.asked.failed(error, time.monotonic() - started), why=error.error.value)
     except CallInterrupted:
-        let_in.guard.dropped(let_in.call, let_in.permit)
-        return replace(arrival, latency_s=time.monotonic() - started)
+        let_in.drop()
+        return replace(arrival, call=arrival.asked.interrupted(time.monotonic() - started))
+    except OwnFault as fault:  # the turn can do without a draft, and the others are being paid for
+        log.exception("turn.internal_error", extra={"turn_id": str(turn.id)})
+        let_in.drop()
+        return replace(
+            arrival, call=arrival.asked.broken_off(fault.usage, time.monotonic() - started), why=INTERNAL_ERROR
+        )
     let_in.guard.answered(let_in.call, let_in.permit, reply.usage, reply.quota)
     unusable = _unusable(reply)
-    return replace(arrival, latency_s=time.monotonic() - started, reply=reply, why=unusable and unusable.value)
+    why = unusable and unusable.value
+    return replace(arrival, call=arrival.asked.answered(reply, time.monotonic() - started, why), reply=reply, why=why)
 
 
 def _kept(turn: Turn, arrival: _Arrival) -> Outcome:
     """The outcome of one draft. One that was stopped leaves its reference open: it is asked again, should the turn go on."""
     name = f"{arrival.provider}:{arrival.model}"
-    call = _call(arrival) if arrival.was_asked else None
     if arrival.why is None and arrival.reply is None:
-        return Outcome(turn.counters, model_call=call)
+        return Outcome(turn.counters, model_call=arrival.call)
     counters = drafts.settled(turn, arrival.reference)
-    told: dict[str, object] = {"model": name, "latency_s": round(arrival.latency_s, 3)}
+    told: dict[str, object] = {"model": name, "latency_s": round(arrival.call.latency_s if arrival.call else 0.0, 3)}
     if arrival.why is not None:
         text, event = _NONE.format(model=name, error=arrival.why), Event("draft.failed", {**told, "error": arrival.why})
     else:
         text, event = _DRAFT.format(model=name, text=_text_of(arrival.reply)), Event("draft.arrived", told)
     after = replace(turn, counters=counters)
     done = () if drafts.open_references(after) else (Event("drafts.gathered", {"iteration": turn.iteration + 1}),)
-    return Outcome(counters, messages=(drafts.notice(turn, name, text),), model_call=call, events=(event, *done))
-
-
-def _call(arrival: _Arrival) -> ModelCall:
-    error, reply = arrival.error, arrival.reply
-    if reply is not None:
-        model = reply.model or arrival.model
-        usage, request_id = reply.usage, reply.request_id
-        return ModelCall(
-            arrival.provider, model, 0, arrival.latency_s, arrival.why, usage, request_id, asked=arrival.model
-        )
-    if error is None:
-        return ModelCall(arrival.provider, arrival.model, 0, arrival.latency_s, "interrupted")
-    return ModelCall(
-        arrival.provider,
-        arrival.model,
-        0,
-        arrival.latency_s,
-        arrival.why,
-        error.usage,
-        error.request_id,
-        may_be_billed=error.may_be_billed,
+    return Outcome(
+        counters, messages=(drafts.notice(turn, name, text),), model_call=arrival.call, events=(event, *done)
     )
 
 

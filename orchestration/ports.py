@@ -129,7 +129,8 @@ class ModelClient(Protocol):
     def reply(self, request: ModelRequest, *, stop: StopSignal, on_text: OnText) -> Reply:
         """Make exactly one attempt.
 
-        Raises ModelError when no whole answer came, CallInterrupted when `stop` was set meanwhile (the socket is closed).
+        Raises ModelError when no whole answer came, CallInterrupted when `stop` was set meanwhile (the socket is closed),
+        OwnFault where a fault of ours broke it off.
         """
         ...
 

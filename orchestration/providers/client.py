@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import httpx2
 
-from orchestration.errors import CallInterrupted, ConfigError, ErrorClass, ModelError
+from orchestration.errors import CallInterrupted, ConfigError, ErrorClass, ModelError, OwnFault
 from orchestration.ports import ModelRequest, OnText, Reply, StopSignal, TimeLimits
 from orchestration.providers.connections.backend import watch_connections
 from orchestration.providers.connections.bounds import MAX_REDIRECTS, bound
@@ -95,7 +95,7 @@ class ProviderClient:
         limits: TimeLimits,
         stop: StopSignal,
     ) -> T:
-        """Send one request and read its answer. Raises ModelError and CallInterrupted, nothing of the SDK's."""
+        """Send one request and read its answer. Raises ModelError, CallInterrupted and OwnFault, nothing of the SDK's."""
         if stop.is_set():
             raise CallInterrupted("the model call was stopped before it began")
         response: httpx2.Response | None = None
@@ -105,6 +105,8 @@ class ProviderClient:
                 return read(response, decoder, watch)
             except self._faults as error:
                 raise self._translator.translate(error, watch, response=response, usage=decoder.usage) from error
+            except Exception as fault:  # of ours, or of an SDK's beyond its errors: what was sent may be billed
+                raise OwnFault(decoder.usage) from fault
             finally:
                 if response is not None:
                     response.close()
