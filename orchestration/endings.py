@@ -8,8 +8,19 @@ from dataclasses import replace
 from orchestration import answers, history
 from persistence.records import parts
 from persistence.records.outcome import Ending, Outcome
-from persistence.records.status import ExitReason
+from persistence.records.status import ExitReason, TurnStatus
 from persistence.records.turn import Turn
+
+_ON_REQUEST = {
+    ExitReason.INTERRUPTED_BY_USER: "The turn was interrupted on request.",
+    ExitReason.INTERRUPTED_BY_PARENT: "The turn was interrupted with the turn that started it.",
+    ExitReason.BATCH_INTERRUPTED: "The turn was interrupted with its batch.",
+}
+
+
+def interrupted(reason: ExitReason) -> Ending:
+    """The ending of a turn that was asked to end."""
+    return Ending(reason, message=_ON_REQUEST[reason])
 
 
 def end(turn: Turn, ending: Ending, *, under_way: Collection[str] = ()) -> Outcome:
@@ -18,8 +29,8 @@ def end(turn: Turn, ending: Ending, *, under_way: Collection[str] = ()) -> Outco
     Of calls that are `under_way` it is not known what they did.
     """
     spent = ending.exit_reason is ExitReason.BUDGET_EXHAUSTED
-    interrupted = ending.exit_reason is ExitReason.INTERRUPTED_BY_USER
-    why = history.NOT_RUN_BUDGET if spent else history.NOT_RUN_INTERRUPTED if interrupted else history.NOT_RUN_ENDED
+    on_request = ending.exit_reason.status is TurnStatus.INTERRUPTED
+    why = history.NOT_RUN_BUDGET if spent else history.NOT_RUN_INTERRUPTED if on_request else history.NOT_RUN_ENDED
     messages, closed = history.close_open_calls(turn, why, under_way)
     ending = with_words(ending, turn)
     counters = replace(turn.counters, pending=None)

@@ -7,7 +7,7 @@ from orchestration.carrying import SLACK_S, Carried
 from orchestration.contexts import message as contexts
 from orchestration.contexts.gathering import gather
 from orchestration.contexts.sources import ContextRequest, resolve
-from orchestration.endings import end
+from orchestration.endings import end, interrupted
 from orchestration.errors import ConfigError
 from orchestration.live import Activity
 from orchestration.runtime import Runtime
@@ -30,7 +30,10 @@ from orchestration.steps import (
     Step,
     TakeInbox,
 )
-from persistence.records.outcome import Event, Outcome
+from persistence import interrupts
+from persistence.database import patiently
+from persistence.records.outcome import Ending, Event, Outcome
+from persistence.records.status import ExitReason
 from persistence.records.turn import Turn
 
 
@@ -72,8 +75,17 @@ def perform(step: Step, turn: Turn, carried: Carried, runtime: Runtime) -> Outco
             return Outcome(turn.counters, takes_inbox=True)
         case HandBack():
             return Outcome(turn.counters, events=(Event("turn.handed_back"),), hands_back=True)
+        case End(Ending(ExitReason.INTERRUPTED_BY_USER)) if turn.batch_id is not None:
+            return end(turn, interrupted(_whose_interrupt(turn, carried, runtime)))
         case End():
             return end(turn, step.ending)
+
+
+def _whose_interrupt(turn: Turn, carried: Carried, runtime: Runtime) -> ExitReason:
+    """What an item ends as that was asked to end: the signal only says that it was, its row says by whom."""
+    carried.begin_step(None)
+    give_up = runtime.registry.patience(carried)
+    return patiently(lambda: interrupts.reason_of(runtime.database, turn.id), give_up=give_up)
 
 
 def _add_context(turn: Turn, carried: Carried, runtime: Runtime) -> Outcome:

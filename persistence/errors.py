@@ -10,7 +10,8 @@ StoreError
 ├── DatabaseUnfit       the server is too old, or its schema is not ours: say so and stop
 ├── NotFound            no such turn or session
 └── Refused             the request makes no sense now; the sentence says why and what to do
-    └── DuplicateTurn   the idempotency key was used for another request
+    ├── DuplicateTurn   the idempotency key was used for another request
+    └── DuplicateBatch  the same of a batch
 """
 
 from __future__ import annotations
@@ -62,3 +63,7 @@ class Refused(StoreError):
 
 class DuplicateTurn(Refused):
     """Same key, other content."""
+
+
+class DuplicateBatch(Refused):
+    """Same key, other items."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from uuid import UUID
 
+from persistence import batches
 from persistence.database import Database, Row
 from persistence.errors import NotFound, Refused
 from persistence.records.message import Text, content_to_json, dumps
@@ -16,10 +17,11 @@ _LOCK_SESSION = """
 SELECT FROM sessions WHERE id = (SELECT session_id FROM turns WHERE id = %(id)s) FOR UPDATE"""
 
 _ENDED = """
-SELECT t.id, t.session_id, t.queue, t.status, t.exit_reason, t.parent_turn_id, t.iterations_max, t.iterations_used,
+SELECT t.id, t.session_id, t.queue, t.status, t.exit_reason, t.parent_turn_id, t.batch_id, t.iterations_max, t.iterations_used,
   t.max_tokens_total, t.max_cost_usd, t.started_at, t.grace_used, t.remedies,
   EXISTS (SELECT FROM turns o WHERE o.session_id = t.session_id AND o.id <> t.id
-    AND (o.created_at, o.id) > (t.created_at, t.id)) AS has_successor
+    AND (o.created_at, o.id) > (t.created_at, t.id)
+    AND NOT coalesce(o.started_at IS NULL AND o.batch_id = %(batch)s, false)) AS has_successor
 FROM turns t WHERE t.id = %(id)s FOR UPDATE"""
 
 _NEWEST = """
@@ -29,7 +31,7 @@ WHERE session_id = %(session)s AND turn_id = %(id)s ORDER BY seq DESC LIMIT 1"""
 _RESUME = """
 WITH turn AS (
   UPDATE turns SET status = 'queued', exit_reason = NULL, ended_at = NULL, result = NULL, dispatched_at = NULL,
-    interrupt_requested_at = NULL, resumes = resumes + 1, fencing_token = fencing_token + 1, attempts = 0,
+    interrupt_requested_at = NULL, interrupt_reason = NULL, resumes = resumes + 1, fencing_token = fencing_token + 1, attempts = 0,
     last_error = NULL, retry_after_s = NULL, grace_used = %(grace_used)s, remedies = %(remedies)s::json,
     model_index = 0, crash_count = 0, crash_streak = 0, is_suspect = false, pending = NULL, pending_since = NULL,
     last_seq = last_seq + %(notices)s,
@@ -52,21 +54,34 @@ SELECT id FROM turn"""
 
 
 def resume(
-    database: Database, turn_id: UUID, *, notice: str, iterations: int = 0, tokens: int = 0, cost: Decimal = Decimal(0)
+    database: Database,
+    turn_id: UUID,
+    *,
+    notice: str,
+    iterations: int = 0,
+    tokens: int = 0,
+    cost: Decimal = Decimal(0),
+    batch_id: UUID | None = None,
 ) -> Submitted:
     """Queue an ended turn again, with its caps raised by what is given.
 
     Where the history ends in words of the model, `notice` follows them: without it they would read as its final answer.
     So it does where more iterations take back what a notice said of the last one. Only they allow another grace call.
+    An item resumes through its batch alone, which is being filled again: `batch_id` says that this is so.
 
     Raises NotFound, or Refused (with what to do) unless the turn is incomplete, interrupted or failed, the newest of
     its session and no child, and any cap that ended it is raised.
     """
     with database.transaction() as transaction:
+        if batch_id is not None and not batches.is_filling(transaction, batch_id):
+            raise Refused(f"batch {batch_id} was interrupted meanwhile: resume it once more")
         transaction.rows(_LOCK_SESSION, {"id": turn_id})
-        row = transaction.one_or_none(_ENDED, {"id": turn_id})
+        row = transaction.one_or_none(_ENDED, {"id": turn_id, "batch": batch_id})
         if row is None:
             raise NotFound(f"there is no turn {turn_id}; `perdure list` shows those that exist")
+        if row["batch_id"] != batch_id:
+            of = row["batch_id"]
+            raise Refused(f"turn {turn_id} is an item of batch {of}: resume that with `perdure batch resume {of}`")
         _refuse_resume(row, {"iterations": iterations, "tokens": tokens, "cost": cost})
         newest = transaction.one_or_none(_NEWEST, {"session": row["session_id"], "id": turn_id})
         transaction.rows(

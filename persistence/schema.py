@@ -34,8 +34,9 @@ from sqlalchemy import (
     text,
 )
 
+from persistence.records.batch import BatchStatus
 from persistence.records.message import CallStatus, Origin, Role
-from persistence.records.status import ExitReason, TurnStatus, WaitingFor
+from persistence.records.status import INTERRUPTED, ExitReason, TurnStatus, WaitingFor
 
 metadata = MetaData(
     naming_convention={"pk": "%(table_name)s_pkey", "fk": "%(table_name)s_%(column_0_name)s_fkey"},
@@ -88,6 +89,43 @@ sessions = Table(
     _created(),
 )
 
+batches = Table(
+    "batches",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, ForeignKey("tenants.id"), nullable=False),
+    Column("agent", Text, nullable=False, comment="that of items which name none"),
+    Column("name", Text),
+    Column("idempotency_key", Text, nullable=False),
+    Column("request_hash", Text, nullable=False),
+    Column("size", Integer, nullable=False, comment="how many items it has once they are all stored"),
+    Column("status", Text, nullable=False, server_default=text("'filling'")),
+    _count("resumes"),
+    _count("event_seq", kind=BigInteger),
+    _instant("sealed_at"),
+    _instant("interrupt_requested_at"),
+    _instant("ended_at"),
+    _created(),
+    UniqueConstraint("tenant_id", "idempotency_key", name="batches_idempotency_key"),
+    CheckConstraint(_one_of("status", BatchStatus), name="batches_status_known"),
+    CheckConstraint("(status = 'filling') = (sealed_at IS NULL)", name="batches_filling_means_unsealed"),
+    CheckConstraint("(status IN ('filling', 'running')) = (ended_at IS NULL)", name="batches_ended_means_ended_at"),
+    Index("batches_live", "id", postgresql_where=text("ended_at IS NULL")),
+    Index("batches_newest", "created_at"),
+    Index("batches_of_request", "tenant_id", "request_hash"),
+)
+
+batch_events = Table(
+    "batch_events",
+    metadata,
+    Column("batch_id", Uuid, ForeignKey("batches.id"), nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("payload", JSON, nullable=False),
+    _created(),
+    PrimaryKeyConstraint("batch_id", "seq", name="batch_events_pkey"),
+)
+
 turns = Table(
     "turns",
     metadata,
@@ -100,8 +138,8 @@ turns = Table(
     Column("idempotency_key", Text),
     Column("parent_turn_id", Uuid, ForeignKey("turns.id")),
     Column("parent_call_id", Text),
-    Column("n", Integer, comment="which of the children of one call"),
-    Column("batch_id", Uuid),
+    Column("n", Integer, comment="which of the children of one call, or line of a batch's file"),
+    Column("batch_id", Uuid, ForeignKey("batches.id")),
     Column("custom_id", Text),
     Column("queue", Text, nullable=False, server_default=text("'interactive'")),
     Column("priority", SmallInteger, nullable=False, server_default=text("0")),
@@ -156,6 +194,7 @@ turns = Table(
     Column("estimated_cost_usd", Numeric),
     Column("pending", JSON, comment="the answer that a provider is making by itself"),
     _instant("pending_since"),
+    Column("interrupt_reason", Text, comment="the exit reason that an interrupt leads to, NULL for the user's"),
     UniqueConstraint("tenant_id", "idempotency_key", name="turns_idempotency_key"),
     UniqueConstraint("parent_turn_id", "parent_call_id", "n", name="turns_child_key"),
     CheckConstraint(_one_of("status", TurnStatus), name="turns_status_known"),
@@ -170,6 +209,10 @@ turns = Table(
         name="turns_running_means_leased",
     ),
     CheckConstraint("(status = 'waiting') = (waiting_for IS NOT NULL)", name="turns_waiting_means_for_something"),
+    CheckConstraint(
+        _one_of("interrupt_reason", INTERRUPTED, nullable=True), name="turns_interrupt_reason_is_of_an_interrupt"
+    ),
+    CheckConstraint("batch_id IS NULL OR (n IS NOT NULL AND custom_id IS NOT NULL)", name="turns_items_are_named"),
     # The reaper's: never on the lease's time, which changes all the while and would make every update a cold one.
     Index("turns_running", "id", postgresql_where=text("status = 'running'")),
     Index(
@@ -189,6 +232,10 @@ turns = Table(
     ),
     Index("turns_of_session", "session_id", "created_at"),
     Index("turns_newest", "created_at"),
+    Index("turns_items", "batch_id", "n", unique=True, postgresql_where=text("batch_id IS NOT NULL")),
+    Index("turns_items_named", "batch_id", "custom_id", unique=True, postgresql_where=text("batch_id IS NOT NULL")),
+    # Both for what has ended lately and, first or last of all, for what has not.
+    Index("turns_items_ended", "batch_id", "ended_at", postgresql_where=text("batch_id IS NOT NULL")),
     postgresql_with={"fillfactor": "70"},
 )
 

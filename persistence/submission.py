@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from decimal import Decimal
 from uuid import UUID
@@ -14,6 +13,7 @@ from persistence.database import Database, Row, Transaction
 from persistence.errors import DatabaseUnavailable, DuplicateTurn, NotFound, Refused
 from persistence.interrupts import stamp
 from persistence.records.agent import AgentSettings, OnBusy
+from persistence.records.batch import request_hash
 from persistence.records.message import Block, Image, Text, content_to_json, dumps
 from persistence.records.status import TurnStatus
 from persistence.records.text import clean
@@ -35,8 +35,12 @@ class Request:
     workspace_id: str | None = None
 
     @property
+    def blocks(self) -> tuple[Block, ...]:
+        return (Text(clean(self.prompt)),) if isinstance(self.prompt, str) else self.prompt
+
+    @property
     def content(self) -> str:
-        return content_to_json((Text(clean(self.prompt)),) if isinstance(self.prompt, str) else self.prompt)
+        return content_to_json(self.blocks)
 
     @property
     def text(self) -> str:
@@ -52,8 +56,7 @@ class Request:
     @property
     def hash(self) -> str:
         """Of what the caller asked for; the agent's settings count, so a changed configuration is another request."""
-        asked = [self.content, self.agent.digest, str(self.session_id or ""), self.queue, self.priority]
-        return hashlib.sha256(dumps(asked).encode()).hexdigest()
+        return request_hash(self.blocks, self.agent.digest, self.session_id, self.queue, self.priority)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +198,8 @@ def _session(transaction: Transaction, request: Request) -> UUID:
 
 
 def _insert(transaction: Transaction, request: Request, session_id: UUID, busy: Row | None) -> Submitted:
-    agent, settings = request.agent, request.agent.to_json()
-    transaction.rows(
-        "INSERT INTO agents (id, name, settings) VALUES (%(id)s, %(name)s, %(settings)s::json) ON CONFLICT DO NOTHING",
-        {"id": agent.digest, "name": settings["name"], "settings": dumps(settings)},
-    )
+    agent = request.agent
+    store_agent(transaction, agent, agent.digest)
     row = transaction.one_or_none(
         _INSERT,
         {
@@ -207,7 +207,7 @@ def _insert(transaction: Transaction, request: Request, session_id: UUID, busy: 
             "session": session_id,
             "tenant": request.tenant_id,
             "agent": agent.digest,
-            "name": settings["name"],
+            "name": clean(agent.name),
             "input": request.content,
             "hash": request.hash,
             "key": request.idempotency_key,
@@ -215,7 +215,7 @@ def _insert(transaction: Transaction, request: Request, session_id: UUID, busy: 
             "priority": request.priority,
             "iterations": agent.iterations,
             "tokens": agent.max_tokens_total,
-            "cost": None if agent.max_cost_usd is None else Decimal(str(agent.max_cost_usd)),
+            "cost": cost_cap(agent),
             "crashes": agent.max_crashes,
         },
     )
@@ -229,3 +229,17 @@ def _insert(transaction: Transaction, request: Request, session_id: UUID, busy: 
     if interrupts is not None:  # together with the turn: who asks again under the same key finds both done
         stamp(transaction, interrupts)
     return Submitted(row["id"], row["session_id"], TurnStatus(row["status"]), row["queue"], True, interrupts)
+
+
+def store_agent(transaction: Transaction, agent: AgentSettings, digest: str) -> None:
+    """Keep the settings of a turn's agent under their digest."""
+    settings = agent.to_json()
+    transaction.rows(
+        "INSERT INTO agents (id, name, settings) VALUES (%(id)s, %(name)s, %(settings)s::json) ON CONFLICT DO NOTHING",
+        {"id": digest, "name": settings["name"], "settings": dumps(settings)},
+    )
+
+
+def cost_cap(agent: AgentSettings) -> Decimal | None:
+    """As it is stored: the number that was written, not its nearest binary one."""
+    return None if agent.max_cost_usd is None else Decimal(str(agent.max_cost_usd))

@@ -23,7 +23,8 @@ class Sum:
     spending: Spending
 
 
-_SUMS = """count(*) AS turns,
+# Over rows of turns, for usage_of and spending_of.
+SUMS = """count(*) AS turns,
   sum(input_tokens)::bigint AS input_tokens, sum(output_tokens)::bigint AS output_tokens,
   sum(cache_read_tokens)::bigint AS cache_read_tokens, sum(cache_write_tokens)::bigint AS cache_write_tokens,
   sum(reasoning_tokens)::bigint AS reasoning_tokens, sum(cost_usd) AS cost_usd,
@@ -43,7 +44,7 @@ _TREE = f"""
 WITH RECURSIVE tree AS (
   SELECT id FROM turns WHERE id = %(id)s UNION SELECT t.id FROM turns t JOIN tree ON t.parent_turn_id = tree.id
 )
-SELECT %(id)s::text AS name, {_SUMS} FROM turns WHERE id IN (SELECT id FROM tree)"""
+SELECT %(id)s::text AS name, {SUMS} FROM turns WHERE id IN (SELECT id FROM tree)"""
 
 
 def grouped(database: Database, by: By, *, tenant: str | None = None, since: datetime | None = None) -> list[Sum]:
@@ -51,7 +52,7 @@ def grouped(database: Database, by: By, *, tenant: str | None = None, since: dat
     if tenant is not None and not database.rows("SELECT FROM tenants WHERE name = %(name)s", {"name": tenant}):
         known = ", ".join(r["name"] for r in database.rows("SELECT name FROM tenants ORDER BY name LIMIT 20"))
         raise NotFound(f"there is no tenant {tenant!r}; known are {known}")
-    sql = _GROUPED.format(name=_NAMES[by], sums=_SUMS)
+    sql = _GROUPED.format(name=_NAMES[by], sums=SUMS)
     return [_to_sum(r) for r in database.rows(sql, {"tenant": tenant, "since": since})]
 
 

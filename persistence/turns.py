@@ -32,7 +32,7 @@ from persistence.records.usage import Usage
 
 # No `t.*`: a prepared statement fails for good once a migration has added a column, while old workers still run.
 _ROW = """
-SELECT t.id, t.session_id, t.tenant_id, t.queue, t.status, t.exit_reason, t.fencing_token, t.position, t.last_seq,
+SELECT t.id, t.session_id, t.tenant_id, t.queue, t.batch_id, t.status, t.exit_reason, t.fencing_token, t.position, t.last_seq,
   t.inbox_n, t.resumes, t.crash_count, t.max_crashes, t.iterations_max, t.max_tokens_total, t.max_cost_usd, t.iterations_used,
   t.grace_used, t.attempts, t.last_error, t.retry_after_s, t.model_index, t.remedies, t.crash_streak, t.is_suspect,
   t.input_tokens, t.output_tokens, t.cache_read_tokens, t.cache_write_tokens, t.reasoning_tokens, t.cost_usd,
@@ -161,6 +161,7 @@ def _to_turn(row: Row, agent: AgentSettings, pending: Pending | None) -> Turn:
         spending=spending_of(row),
         deadline_in_s=row["deadline_in_s"],
         pending_age_s=row["pending_age_s"],
+        batch_id=row["batch_id"],
     )
 
 

@@ -52,6 +52,9 @@ class ExitReason(StrEnum):
         return _STATUS.get(self, TurnStatus.FAILED)
 
 
+# Whose interrupt it was.
+INTERRUPTED = (ExitReason.INTERRUPTED_BY_USER, ExitReason.INTERRUPTED_BY_PARENT, ExitReason.BATCH_INTERRUPTED)
+
 _STATUS = {
     ExitReason.FINAL_ANSWER: TurnStatus.COMPLETED,
     **dict.fromkeys(
@@ -65,10 +68,7 @@ _STATUS = {
         ),
         TurnStatus.INCOMPLETE,
     ),
-    **dict.fromkeys(
-        (ExitReason.INTERRUPTED_BY_USER, ExitReason.INTERRUPTED_BY_PARENT, ExitReason.BATCH_INTERRUPTED),
-        TurnStatus.INTERRUPTED,
-    ),
+    **dict.fromkeys(INTERRUPTED, TurnStatus.INTERRUPTED),
 }
 
 # What a resume must raise before it can help.

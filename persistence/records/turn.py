@@ -61,6 +61,7 @@ class Turn:
     spending: Spending = field(default_factory=Spending)
     deadline_in_s: float | None = None
     pending_age_s: float | None = None
+    batch_id: UUID | None = None
 
     @property
     def is_ours_to_move(self) -> bool:

@@ -120,12 +120,13 @@ def test_a_server_that_is_not_there_is_named_in_one_sentence() -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_each_migration_has_a_way_back_to_the_one_before_it(empty_database_url: str) -> None:
-    migrate.upgrade(empty_database_url, "0001")
+@pytest.mark.parametrize(("before", "after"), [("0001", "0002"), ("0002", "0003"), ("0003", "0004")])
+def test_each_migration_has_a_way_back_to_the_one_before_it(empty_database_url: str, before: str, after: str) -> None:
+    migrate.upgrade(empty_database_url, before)
     first = described(empty_database_url)
-    migrate.upgrade(empty_database_url, "0002")
+    migrate.upgrade(empty_database_url, after)
     assert described(empty_database_url) != first
 
-    migrate.downgrade(empty_database_url, "0001")
+    migrate.downgrade(empty_database_url, before)
 
     assert described(empty_database_url) == first

@@ -109,10 +109,13 @@ class Bench:
 
     def submit(self, prompt: str = "Do it.", *, session_id: UUID | None = None, **settings: Any) -> UUID:
         request = submission.Request(prompt, self.agent(**settings), session_id=session_id)
-        submitted = submission.submit(self.database, request)
-        self._sessions.add(submitted.session_id)
-        self.turn_ids.append(submitted.turn_id)
-        return submitted.turn_id
+        return self.adopt(submission.submit(self.database, request).turn_id)
+
+    def adopt(self, turn_id: UUID) -> UUID:
+        """A turn of this test, however it was submitted: it is looked after like the others."""
+        self._sessions.add(self.view(turn_id).session_id)
+        self.turn_ids.append(turn_id)
+        return turn_id
 
     def run(self, turn_id: UUID, runtime: Runtime | None = None, *, alone: bool = False) -> Turn:
         """Carry the turn as a worker does, until it leaves the worker."""

@@ -1,0 +1,206 @@
+"""Stop a batch, open an ended one again, and end one that is over.
+
+What becomes of the items is not kept beside them: no ending of an item locks the batch, and who wants sums adds them up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from persistence.batches import COLUMNS
+from persistence.database import Statements
+from persistence.errors import NotFound
+from persistence.records.batch import Batch
+from persistence.records.message import dumps
+from persistence.records.status import CAPS, ExitReason
+
+# One that is stopped before it is filled has the items that it has.
+_INTERRUPT = f"""
+WITH stopped AS (
+  UPDATE batches b SET interrupt_requested_at = now(), event_seq = event_seq + 1, status = 'running',
+    sealed_at = coalesce(sealed_at, now()),
+    size = CASE WHEN status = 'filling' THEN (SELECT count(*) FROM turns t WHERE t.batch_id = b.id) ELSE size END
+  WHERE id = %(id)s AND ended_at IS NULL AND interrupt_requested_at IS NULL RETURNING id, event_seq
+), told AS (
+  INSERT INTO batch_events (batch_id, seq, type, payload)
+  SELECT id, event_seq, 'batch.interrupted', '{{}}'::json FROM stopped
+)
+SELECT {COLUMNS} FROM batches WHERE id = %(id)s"""
+
+_REOPEN = f"""
+UPDATE batches SET status = 'filling', sealed_at = NULL, interrupt_requested_at = NULL, ended_at = NULL,
+  resumes = resumes + 1
+WHERE id = %(id)s AND resumes = %(resumes)s AND status <> 'filling'
+  AND (ended_at IS NOT NULL OR interrupt_requested_at IS NULL) RETURNING {COLUMNS}"""
+
+_OVER = """
+SELECT id, resumes FROM batches b WHERE ended_at IS NULL AND status = 'running'
+  AND NOT EXISTS (SELECT FROM turns t WHERE t.batch_id = b.id AND t.ended_at IS NULL)
+ORDER BY id LIMIT 100"""
+
+# `resumes` is the fence: the items were seen to have ended by an earlier statement, and only a resume changes that.
+_END = """
+WITH counted AS (
+  SELECT count(*) AS items, count(*) FILTER (WHERE status = 'completed') AS completed,
+    count(*) FILTER (WHERE status = 'incomplete') AS incomplete,
+    count(*) FILTER (WHERE status = 'interrupted') AS interrupted, count(*) FILTER (WHERE status = 'failed') AS failed,
+    count(*) FILTER (WHERE exit_reason = 'batch_interrupted') AS stopped
+  FROM turns WHERE batch_id = %(id)s
+), ended AS (
+  UPDATE batches SET ended_at = now(), event_seq = event_seq + 1, status = CASE
+    WHEN stopped > 0 OR items = 0 THEN 'interrupted' WHEN completed = items THEN 'completed'
+    WHEN completed = 0 THEN 'failed' ELSE 'completed_with_failures' END
+  FROM counted WHERE id = %(id)s AND resumes = %(resumes)s AND status = 'running' AND ended_at IS NULL
+  RETURNING id, event_seq, status
+)
+INSERT INTO batch_events (batch_id, seq, type, payload)
+SELECT id, event_seq, 'batch.ended', json_build_object('status', status, 'completed', completed, 'incomplete', incomplete,
+  'interrupted', interrupted, 'failed', failed) FROM ended, counted RETURNING batch_id, payload"""
+
+# Items that never started, as the checkpoint of a foreign ending would end each of them: there is nothing to answer, nor
+# anything of them in their session. One whose inbox holds something is left to that.
+_END_UNSTARTED = """
+WITH wanted AS (
+  SELECT id FROM turns WHERE batch_id = %(id)s AND ended_at IS NULL AND status = 'queued' AND started_at IS NULL
+    AND inbox_n = 0 ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+), ended AS (
+  UPDATE turns t SET status = 'interrupted', exit_reason = %(reason)s, result = %(result)s::json, ended_at = now(),
+    interrupt_requested_at = coalesce(interrupt_requested_at, now()), interrupt_reason = %(reason)s,
+    fencing_token = fencing_token + 1, position = position + 1, event_seq = event_seq + 1
+  FROM wanted WHERE t.id = wanted.id RETURNING t.id, t.event_seq, t.resumes
+), told AS (
+  INSERT INTO events (turn_id, seq, type, payload)
+  SELECT id, event_seq, 'turn.ended', json_build_object('status', 'interrupted', 'exit_reason', %(reason)s::text) FROM ended
+), delivery AS (
+  INSERT INTO deliveries (turn_id, resumes, kind, next_at) SELECT id, resumes, 'celery_result', now() FROM ended
+)
+SELECT id FROM ended"""
+
+_LIVE = "SELECT id FROM turns WHERE batch_id = %(id)s AND ended_at IS NULL ORDER BY id LIMIT %(limit)s"
+
+_TO_STOP = """
+SELECT id FROM batches WHERE ended_at IS NULL AND status = 'running' AND interrupt_requested_at IS NOT NULL ORDER BY id"""
+
+_ENDED_ITEMS = """
+SELECT id, n, custom_id, exit_reason, started_at IS NOT NULL AS has_started, max_tokens_total, max_cost_usd,
+  EXISTS (SELECT FROM turns o WHERE o.session_id = t.session_id AND o.id <> t.id
+    AND (o.created_at, o.id) > (t.created_at, t.id)
+    AND NOT coalesce(o.started_at IS NULL AND o.batch_id = t.batch_id, false)) AS has_successor
+FROM turns t WHERE batch_id = %(id)s AND ended_at IS NOT NULL AND status <> 'completed' ORDER BY n"""
+
+_RESUME_UNSTARTED = """
+WITH is_filling AS (
+  SELECT id FROM batches WHERE id = %(id)s AND status = 'filling' FOR SHARE
+), turn AS (
+  UPDATE turns t SET status = 'queued', exit_reason = NULL, ended_at = NULL, result = NULL, dispatched_at = NULL,
+    interrupt_requested_at = NULL, interrupt_reason = NULL, resumes = resumes + 1, fencing_token = fencing_token + 1,
+    iterations_max = iterations_max + %(iterations)s, max_tokens_total = max_tokens_total + %(tokens)s,
+    max_cost_usd = max_cost_usd + %(cost)s, event_seq = event_seq + 1
+  FROM is_filling WHERE t.batch_id = is_filling.id AND t.id = ANY (%(ids)s::uuid[]) AND t.ended_at IS NOT NULL
+    AND t.started_at IS NULL
+  RETURNING t.id, t.event_seq, t.resumes
+), told AS (
+  INSERT INTO events (turn_id, seq, type, payload)
+  SELECT id, event_seq, 'turn.resumed', json_build_object('resumes', resumes) FROM turn
+), given_up AS (
+  UPDATE deliveries SET state = 'given_up' FROM turn
+  WHERE deliveries.turn_id = turn.id AND kind = 'celery_result' AND state <> 'given_up'
+)
+SELECT id FROM turn"""
+
+
+@dataclass(frozen=True, slots=True)
+class Raise:
+    """By how much a resume raises the caps of each item."""
+
+    iterations: int = 0
+    tokens: int = 0
+    cost: Decimal = Decimal(0)
+
+    def lifts(self, reason: ExitReason) -> bool:
+        """Whether an item that ended so can go on with it."""
+        cap = CAPS.get(reason)
+        return cap is None or getattr(self, cap) > 0
+
+
+@dataclass(frozen=True, slots=True)
+class EndedItem:
+    """An item that has ended without being completed. `has_successor`: its session has gone on outside of the batch."""
+
+    turn_id: UUID
+    custom_id: str
+    exit_reason: ExitReason
+    has_started: bool
+    has_successor: bool
+
+
+def find(database: Statements, batch_id: UUID) -> Batch:
+    """Raises NotFound."""
+    return _known(database.one_or_none(f"SELECT {COLUMNS} FROM batches WHERE id = %(id)s", {"id": batch_id}), batch_id)
+
+
+def interrupt(database: Statements, batch_id: UUID) -> Batch:
+    """Ask a batch to end, durably: none of its items starts any more. An ended one is left as it is. Raises NotFound."""
+    _known(database.one_or_none(_INTERRUPT, {"id": batch_id}), batch_id)
+    return find(database, batch_id)
+
+
+def to_stop(database: Statements) -> list[UUID]:
+    """The batches that were asked to end and have not."""
+    return [r["id"] for r in database.rows(_TO_STOP)]
+
+
+def end_unstarted(database: Statements, batch_id: UUID, *, message: str, limit: int = 500) -> list[UUID]:
+    """End up to `limit` items that never started; which ones."""
+    params = {
+        "id": batch_id,
+        "limit": limit,
+        "reason": ExitReason.BATCH_INTERRUPTED.value,
+        "result": dumps({"output_text": "", "message": message}),
+    }
+    return [r["id"] for r in database.rows(_END_UNSTARTED, params)]
+
+
+def live_items(database: Statements, batch_id: UUID, *, limit: int = 1000) -> list[UUID]:
+    """Those that have not ended."""
+    return [r["id"] for r in database.rows(_LIVE, {"id": batch_id, "limit": limit})]
+
+
+def ended_items(database: Statements, batch_id: UUID) -> list[EndedItem]:
+    """The items that a resume may queue again, in the order of the file."""
+    return [
+        EndedItem(r["id"], r["custom_id"], ExitReason(r["exit_reason"]), r["has_started"], r["has_successor"])
+        for r in database.rows(_ENDED_ITEMS, {"id": batch_id})
+    ]
+
+
+def reopen(database: Statements, batch: Batch) -> Batch | None:
+    """Make it `filling` again, for its items to be queued anew; None when somebody else has just done so."""
+    row = database.one_or_none(_REOPEN, {"id": batch.id, "resumes": batch.resumes})
+    return None if row is None else Batch.from_row(row)
+
+
+def resume_unstarted(database: Statements, batch_id: UUID, turn_ids: Sequence[UUID], raised: Raise) -> list[UUID]:
+    """Queue items again that ended before they started, while the batch is being filled; which ones."""
+    params = {"id": batch_id, "ids": list(turn_ids), "iterations": raised.iterations, "tokens": raised.tokens}
+    return [r["id"] for r in database.rows(_RESUME_UNSTARTED, params | {"cost": raised.cost})]
+
+
+def end_what_is_over(database: Statements) -> list[tuple[UUID, Mapping[str, Any]]]:
+    """End the batches of which every item has ended, each once a run; which ones, and what `batch.ended` says of them."""
+    ended: list[tuple[UUID, Mapping[str, Any]]] = []
+    for over in database.rows(_OVER):
+        ended += [
+            (r["batch_id"], r["payload"]) for r in database.rows(_END, {"id": over["id"], "resumes": over["resumes"]})
+        ]
+    return ended
+
+
+def _known(row: Mapping[str, Any] | None, batch_id: UUID) -> Batch:
+    if row is None:
+        raise NotFound(f"there is no batch {batch_id}; `perdure batch list` shows those that exist")
+    return Batch.from_row(row)
