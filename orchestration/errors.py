@@ -43,6 +43,7 @@ class ErrorClass(StrEnum):
     PAYLOAD_TOO_LARGE = "payload_too_large"
     OUTPUT_CAP = "output_cap"
     THINKING_SIGNATURE = "thinking_signature"
+    CALL_ID = "call_id"
     MODEL_NOT_FOUND = "model_not_found"
     CONTENT_POLICY = "content_policy"
     REFUSAL = "refusal"

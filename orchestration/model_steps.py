@@ -39,6 +39,7 @@ def call(step: CallModel, turn: Turn, carried: Carried, runtime: Runtime) -> Out
         max_output_tokens=repairs.output_tokens(turn),
         limits=TimeLimits.of(agent),
         cache_key=prompt_cache_key(turn.session_id),
+        call_id_chars=repairs.call_id_chars(turn),
     )
     attempt = answers.Attempt(turn, provider, model, step.is_grace)
     answered = partial(_answered, attempt, specs, runtime)

@@ -57,7 +57,8 @@ class ModelRequest:
     """One request in neutral words. It is built anew for its provider at every attempt.
 
     Requests with one `cache_key` begin alike, as far as they go: those of a session.
-    `key` is the number of the provider's key that it is made with.
+    `key` is the number of the provider's key that it is made with. `call_id_chars` is how many letters and digits the ids
+    of its calls have to have, None where that is left to the adapter.
     """
 
     model: str
@@ -70,6 +71,7 @@ class ModelRequest:
     limits: TimeLimits = TimeLimits()
     cache_key: str | None = None
     key: int = 0
+    call_id_chars: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ REMEDIES: dict[ErrorClass, Remedy] = {
     ErrorClass.PAYLOAD_TOO_LARGE: Remedy(False, ExitReason.CONTEXT_OVERFLOW, compresses=True),
     ErrorClass.OUTPUT_CAP: Remedy(False, _FAILED, repair=Repair.OUTPUT_CAP),
     ErrorClass.THINKING_SIGNATURE: Remedy(False, _FAILED, repair=Repair.THINKING),
+    ErrorClass.CALL_ID: Remedy(False, _FAILED, repair=Repair.CALL_IDS),
     ErrorClass.MODEL_NOT_FOUND: Remedy(False, _FAILED),
     ErrorClass.CONTENT_POLICY: Remedy(False, ExitReason.REFUSED),
     ErrorClass.REFUSAL: Remedy(False, ExitReason.REFUSED),

@@ -19,11 +19,16 @@ from persistence.records.turn import Turn
 # How long an answer any model gives, where one refused more and did not say how much it would take.
 EVERY_MODELS_OUTPUT_TOKENS = 4_096
 
+# The length of the ids of calls that some servers insist on: none but Mistral's do.
+CALL_ID_CHARS = 9
+
 # The names of what is kept: the most tokens that the model in use, and the one that summarises, let an answer be asked
-# for; what a refusal said of that; the repairs since the newest answer.
+# for; what a refusal said of that; the length that it wants ids of calls to have; the repairs since the newest answer.
 _LIMIT, _SUMMARY_LIMIT = "output_limit", "summary_output_limit"
 _SAID = "output_limit_said"
+_CALL_ID_CHARS = "call_id_chars"
 _REPAIRED = {repair: f"repaired_{repair}" for repair in Repair}
+_KEPT_AS = {Repair.OUTPUT_CAP: _LIMIT, Repair.THINKING: REFUSED_UP_TO, Repair.CALL_IDS: _CALL_ID_CHARS}
 
 
 def repair(turn: Turn, error: ErrorClass) -> RepairRequest | None:
@@ -38,6 +43,13 @@ def repair(turn: Turn, error: ErrorClass) -> RepairRequest | None:
             asked = output_tokens(turn) or USUAL_OUTPUT_TOKENS
             limit = remedies.get(_SAID, EVERY_MODELS_OUTPUT_TOKENS)
             return RepairRequest(Repair.OUTPUT_CAP, limit) if 0 < limit < asked else None
+        case Repair.CALL_IDS:
+            has_calls = any(message.calls for message in turn.messages)
+            return (
+                RepairRequest(Repair.CALL_IDS, CALL_ID_CHARS)
+                if has_calls and not remedies.get(_CALL_ID_CHARS)
+                else None
+            )
         case Repair.THINKING:
             refused = remedies.get(REFUSED_UP_TO, 0)
             sent = [m.seq for m in turn.messages if m.seq > refused and has_thinking(m)]
@@ -50,7 +62,7 @@ def repair(turn: Turn, error: ErrorClass) -> RepairRequest | None:
 
 def repaired(counters: Counters, step: RepairRequest) -> Counters:
     """The counters of a turn whose refused request is tried anew with this repair."""
-    kept = {_REPAIRED[step.repair]: 1, REFUSED_UP_TO if step.repair is Repair.THINKING else _LIMIT: step.value}
+    kept = {_REPAIRED[step.repair]: 1, _KEPT_AS[step.repair]: step.value}
     anew = replace(counters, attempts=0, last_error=None, retry_after_s=None)
     return anew.with_remedies({**_without(counters.remedies, _SAID), **kept})
 
@@ -68,12 +80,17 @@ def answered(remedies: Mapping[str, int]) -> dict[str, int]:
 
 def of_next_model(remedies: Mapping[str, int]) -> dict[str, int]:
     """The counters once another model is asked: it has limits of its own."""
-    return _without(answered(remedies), _LIMIT, _SUMMARY_LIMIT)
+    return _without(answered(remedies), _LIMIT, _SUMMARY_LIMIT, _CALL_ID_CHARS)
 
 
 def output_tokens(turn: Turn) -> int | None:
     """How long an answer the model in use is asked for at most, None where that is left to the adapter."""
     return shorter(turn.agent.max_output_tokens, turn.counters.remedies.get(_LIMIT))
+
+
+def call_id_chars(turn: Turn) -> int | None:
+    """How long the ids of calls have to be for the model in use, None where nothing is known of that."""
+    return turn.counters.remedies.get(_CALL_ID_CHARS)
 
 
 def summary_tokens(turn: Turn) -> int | None:

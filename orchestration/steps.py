@@ -95,11 +95,13 @@ class Repair(StrEnum):
 
     OUTPUT_CAP = "output_cap"
     THINKING = "thinking"
+    CALL_IDS = "call_ids"
 
 
 @dataclass(frozen=True, slots=True)
 class RepairRequest:
-    """From now on, ask for answers of at most `value` tokens, or leave out the thinking of messages up to number `value`."""
+    """From now on, ask for answers of at most `value` tokens, leave out the thinking of messages up to number `value`, or
+    send ids of calls of `value` letters and digits."""
 
     repair: Repair
     value: int

@@ -19,6 +19,7 @@ from orchestration.providers.connections.watch import CallWatch
 from orchestration.providers.failures import Malformed, Reported, Translator
 from orchestration.providers.keyring import Keyring
 from orchestration.providers.quota_headers import quota_of
+from orchestration.providers.wire import call_ids
 from orchestration.providers.wire.decoding import Decoder
 from orchestration.providers.wire.strict_json import object_of
 
@@ -39,12 +40,21 @@ class Dialect:
     """What differs between protocols.
 
     `post` sends a body through the SDK, with this key instead of the SDK's own, and returns an answer that is not read yet.
+    `call_id_chars` is the one length in which this server takes ids of calls, None where any will do.
     """
 
     encode: Callable[[ModelRequest], bytes]
     decoder: Callable[[OnText], Decoder]
     post: Callable[[bytes, str | None], httpx2.Response]
     sdk_error: type[Exception]
+    call_id_chars: int | None = None
+
+    def body(self, request: ModelRequest) -> bytes:
+        """The body of `request`, its ids of calls as this server takes them."""
+        chars = request.call_id_chars or self.call_id_chars
+        if chars is not None:
+            request = replace(request, messages=call_ids.fitted(request.messages, chars))
+        return self.encode(request)
 
 
 class ProviderClient:
@@ -73,7 +83,7 @@ class ProviderClient:
     def reply(self, request: ModelRequest, *, stop: StopSignal, on_text: OnText) -> Reply:
         """Make exactly one attempt; see ModelClient. A whole answer is returned even if the stop came meanwhile."""
         key = self._key(request, stop)
-        body = self._dialect.encode(request)
+        body = self._dialect.body(request)
         decoder = self._dialect.decoder(on_text)
         return self._attempt(partial(self._dialect.post, body, key), decoder, self._read, request.limits, stop)
 

@@ -68,6 +68,12 @@ _WORDINGS: tuple[_Wording, ...] = (
         r"\breasoning_content\b.{0,60}\bnot (supported|permitted|allowed)\b",
         rf"messages\b.{{0,60}}\breasoning{_Q} is unsupported",
     ),
+    # Mistral's own words, and those of the chat templates of its models.
+    _wording(
+        ErrorClass.CALL_ID,
+        _OPEN | {ErrorClass.SERVER_ERROR, ErrorClass.MODEL_NOT_FOUND},
+        r"tool call ids?\b.{0,200}\blength (of )?9\b",
+    ),
     _wording(
         ErrorClass.CONTEXT_OVERFLOW,
         _OPEN | {ErrorClass.SERVER_ERROR, ErrorClass.PAYLOAD_TOO_LARGE},

@@ -24,6 +24,9 @@ ENTRY_POINT_REFERENCE = "entry-point:"
 KEY_ENTRY_POINTS = "perdure.keys"
 # The company's own addresses, those of its regions too.
 _OPENAI_HOST = re.compile(r"([a-z]+\.)?api\.openai\.com")
+# And those of one that takes ids of calls in one length alone.
+_MISTRAL_HOST = re.compile(r"(api|codestral)\.mistral\.ai")
+_MISTRAL_CALL_ID_CHARS = 9
 
 
 class Api(StrEnum):
@@ -48,7 +51,8 @@ class ProviderSettings:
 
     `base_url` None is the public address of the protocol's own company. `api_keys` may be empty: many local servers
     want none. `prompt_cache` None is what the protocol's own company takes. Where it does not
-    `takes_schema`, the schema of an answer is told in words. What could hold a secret is left out of the repr.
+    `takes_schema`, the schema of an answer is told in words. `call_id_chars` is the one length in which it takes ids of
+    calls, letters and digits; None is what is known of its address. What could hold a secret is left out of the repr.
     """
 
     name: str
@@ -62,6 +66,12 @@ class ProviderSettings:
     prompt_cache: bool | None = None
     takes_schema: bool = True
     key_strategy: KeyStrategy = KeyStrategy.ORDER
+    call_id_chars: int | None = None
+
+    def fits_call_ids(self, host: str) -> int | None:
+        """The length in which ids of calls are sent to `host`, None where any will do."""
+        usual = _MISTRAL_CALL_ID_CHARS if _MISTRAL_HOST.fullmatch(host) else None
+        return self.call_id_chars or usual
 
     def sends_cache_key(self, host: str) -> bool:
         """Whether an OpenAI protocol's key for the prompt cache is sent to `host`.

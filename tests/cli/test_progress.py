@@ -168,6 +168,10 @@ def test_a_lost_worker_is_told_between_the_iterations() -> None:
             event("request.repaired", model="main:m", repair="thinking", value=12),
             "main:m refused the request: from now on, thinking up to message 12 is left out",
         ),
+        (
+            event("request.repaired", model="main:m", repair="call_ids", value=9),
+            "main:m refused the request: from now on, ids of calls are sent as 9 letters and digits",
+        ),
         (event("draft.failed", model="main:m", error="timeout", latency_s=1.0), "no draft of main:m: timeout"),
         (
             event("drafts.skipped", iteration=1, why="cost_cap"),

@@ -143,6 +143,41 @@ def test_thinking_that_is_refused_again_leaves_the_model_for_the_next(bench: Ben
     assert (primary.calls, second.calls) == (2, 1), "there was no thinking to leave out: nothing is repaired"
 
 
+@pytest.mark.parametrize("api", APIS)
+def test_a_server_that_takes_other_ids_of_calls_is_sent_them_from_then_on(
+    bench: Bench, provider: ScriptedProvider, api: Api
+) -> None:
+    """After a fallback, for one: the calls so far have the ids of another company."""
+    provider.expect_refusals()
+    own = [calls(("look", {}), ("look", {}), text="And I look.")] * 2
+    model = provider.script("mistral", [reply("never asked"), *own, reply("Done.")], call_id_chars=9)
+    first = ScriptedModel(
+        asks(("look", "{}"), ("send", "{}"), tag="call_of_another_"), ModelError(ErrorClass.TLS, "no")
+    )
+
+    with client(api, provider.url, key=provider.api_key) as made:
+        turn_id = bench.submit(model="first:large", fallbacks=(f"main:{model}",))
+        turn = bench.run(turn_id, bench.runtime(models={"first": first, "main": made}.__getitem__))
+
+    assert turn.exit_reason is ExitReason.FINAL_ANSWER
+    assert [r.refused for r in provider.requests("mistral")] == ["mistral.call_id", None, None, None]
+    assert repairs(bench, turn_id) == [("call_ids", 9)]
+    assert turn.counters.remedies["call_id_chars"] == 9
+    assert {*bench.calls(turn_id)} >= {"call_of_another_1", "call_of_another_2"}, "what is stored keeps its name"
+
+
+def test_ids_of_calls_that_are_refused_again_leave_the_model_for_the_next(bench: Bench) -> None:
+    primary = ScriptedModel(asks(("look", "{}")), ModelError(ErrorClass.CALL_ID, "no", status=400))
+    second = ScriptedModel(says("not this one"), says("From the second."))
+    turn_id = bench.submit(model="primary:large", fallbacks=("second:medium",))
+
+    turn = bench.run(turn_id, bench.runtime(models={"primary": primary, "second": second}.__getitem__))
+
+    assert turn.exit_reason is ExitReason.FINAL_ANSWER
+    assert [r.call_id_chars for r in primary.requests] == [None, None, 9]
+    assert [r.call_id_chars for r in second.requests] == [None], "another model has a taste of its own"
+
+
 def refuses_above(limit: int, told: int | None) -> Any:
     def answered(request: ModelRequest, _stop: StopSignal) -> Reply:
         if (request.max_output_tokens or 0) > limit:

@@ -31,7 +31,7 @@ from orchestration.steps import (
     RepairRequest,
     Signals,
 )
-from persistence.records.message import Native, Role, Text, Thinking
+from persistence.records.message import Call, CallStatus, Native, Result, Role, Thinking
 from persistence.records.outcome import News, Outcome
 from persistence.records.turn import Turn
 from tests.providers.bench import APIS, ask_once
@@ -152,6 +152,7 @@ SENDS: dict[E, list[Sends]] = {
     E.PAYLOAD_TOO_LARGE: refusal(413, "Request exceeds the maximum size", kind="request_too_large"),
     E.OUTPUT_CAP: refusal(400, "max_tokens: 100000 > 8192, which is the maximum allowed number of output tokens", 400),
     E.THINKING_SIGNATURE: refusal(400, "messages.1.content.0: Invalid `signature` in `thinking` block", 400),
+    E.CALL_ID: refusal(400, "Tool call id was call_1 but must be a-z, A-Z, 0-9, with a length of 9.", "3280"),
     E.MODEL_NOT_FOUND: refusal(404, "The model `none` does not exist.", "model_not_found"),
     E.CONTENT_POLICY: refusal(400, "Blocked.", "content_policy_violation"),
     E.REFUSAL: [Sends(streams(refuses_in_words))],
@@ -202,7 +203,11 @@ def attempt(call: Callable[[], Any]) -> Outcome:
 # --- from the class to the steps
 
 THINKING = Thinking("Hm.", Native("scripted", {"type": "thinking", "signature": "x"}))
-LONG = turn(asked(), message(Role.ASSISTANT, THINKING, Text("Well."), seq=2), message(Role.USER, Text("And?"), seq=3))
+LONG = turn(
+    asked(),
+    message(Role.ASSISTANT, THINKING, Call("c1", "look", "{}"), seq=2),
+    message(Role.TOOL, Result("c1", "Well.", CallStatus.SUCCEEDED), seq=3),
+)
 GIVES_UP, CHANGES = "end ", "fall back"
 RETRIES = ["call", "pause", "call", "pause", "call"]
 TWICE = ["call", "pause", "call"]
@@ -228,6 +233,7 @@ COURSES: dict[E, tuple[list[str], list[str]]] = {
     E.PAYLOAD_TOO_LARGE: (["call", "compress"], ["call", "compress"]),
     E.OUTPUT_CAP: ([*REPAIRED, "end provider_failed"], [*REPAIRED, CHANGES]),
     E.THINKING_SIGNATURE: ([*REPAIRED, "end provider_failed"], [*REPAIRED, CHANGES]),
+    E.CALL_ID: ([*REPAIRED, "end provider_failed"], [*REPAIRED, CHANGES]),
     E.MODEL_NOT_FOUND: (["call", "end provider_failed"], ["call", CHANGES]),
     E.CONTENT_POLICY: (["call", "end refused"], ["call", CHANGES]),
     E.REFUSAL: (["call", "end refused"], ["call", CHANGES]),

@@ -98,6 +98,11 @@ SAID: list[tuple[str, int | None, Any, E]] = [
     ("Bedrock's patience", 408, {"message": "…", "__type": "ModelTimeoutException"}, E.TIMEOUT),
     ("Bedrock's model error", 424, {"message": "The model failed."}, E.SERVER_ERROR),
     ("Bedrock's start", 429, {"message": "…", "__type": "ModelNotReadyException"}, E.OVERLOADED),
+    # Mistral, and servers of its models
+    ("Mistral's ids", 400, {"object": "error", "message": "Tool call id was call_0fypS1hVX but must be a-z, A-Z, 0-9, with a length of 9.", "type": "invalid_function_call", "param": None, "code": "3280"}, E.CALL_ID),
+    ("a tokenizer of Mistral's", 500, {"error": {"message": "Tool call id was call_49c89af0 but must be a-z, A-Z, 0-9, with a length of 9"}}, E.CALL_ID),
+    ("a template of Mistral's", 404, {"error": "Tool call IDs should be alphanumeric strings with length 9!"}, E.CALL_ID),
+    ("an id that is too long", 400, openai("Invalid 'messages[1].tool_calls[0].id': string too long. Expected a string with maximum length 40."), E.FORMAT_ERROR),
     # vLLM, llama.cpp, Ollama, LM Studio
     ("vLLM's window", 400, {"object": "error", "message": "This model's maximum context length is 16384 tokens. However, you requested 122946 tokens (112946 in the messages, 10000 in the completion).", "type": "BadRequestError", "code": 400}, E.CONTEXT_OVERFLOW),
     ("vLLM's longer prompt", 400, {"error": {"message": "The decoder prompt (length 5000) is longer than the maximum model length of 4096.", "type": "BadRequestError", "code": 400}}, E.CONTEXT_OVERFLOW),

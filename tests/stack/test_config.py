@@ -138,6 +138,10 @@ def test_the_example_file_explains_every_setting_of_an_agent() -> None:
             "providers.main.api_keys.0 cannot be used: it should have at least 1 character",
         ),
         (PROVIDER + "quota_group = ''\n", "providers.main.quota_group"),
+        (
+            PROVIDER + "call_id_chars = 3\n",
+            "providers.main.call_id_chars = 3 cannot be used: it should be greater than",
+        ),
         (PROVIDER + "takes_schema = 'no'\n", 'takes_schema = "no" cannot be used: it should be true or false.'),
         (PROVIDER + "extra_body = { model = 'x' }\n", "extra_body of [providers.main] may not set model"),
         (

@@ -124,6 +124,8 @@ def _repaired(p: Payload) -> str:
             how = f"answers of at most {p.get('value')} tokens are asked for"
         case "thinking":
             how = f"thinking up to message {p.get('value')} is left out"
+        case "call_ids":
+            how = f"ids of calls are sent as {p.get('value')} letters and digits"
         case other:
             how = f"{other} {p.get('value')}"
     return f"{p.get('model')} refused the request: from now on, {how}"

@@ -184,6 +184,7 @@ class Script:
     repeat_last         the last step is the answer to everything after it; else asking on is refused
     context_limit       input tokens above it are refused as too long, with OpenAI's APIs also those asked for
     max_output          an answer that may have more tokens is refused
+    call_id_chars       ids of calls in another length, or with other than letters and digits, are refused: Mistral's rule
     strict_alternation  roles must alternate, as on older Anthropic-compatible servers
     binds_thinking      thinking counts only while everything before it is unchanged, as on the newest Claude models
     """
@@ -194,6 +195,7 @@ class Script:
     repeat_last: bool = False
     context_limit: int | None = None
     max_output: int | None = None
+    call_id_chars: int | None = None
     strict_alternation: bool = False
     binds_thinking: bool = False
 

@@ -40,7 +40,15 @@ from ops.dev.scripted_provider.script import (
 _TIMING = ("delay_s", "token_delay_s", "chunk_chars", "as_json", "headers")
 _REPLY = frozenset({"text", "thinking", "redacted", "calls", "finish", "tokens", "gate", "break", *_TIMING})
 _FAILURE = frozenset({"status", "message", "type", "code", "headers", "html", "retry_after", "delay_s", "gate"})
-_SCRIPT = ("count", "repeat_last", "context_limit", "max_output", "strict_alternation", "binds_thinking")
+_SCRIPT = (
+    "count",
+    "repeat_last",
+    "context_limit",
+    "max_output",
+    "call_id_chars",
+    "strict_alternation",
+    "binds_thinking",
+)
 
 
 def script_from_json(data: Json) -> Script:

@@ -17,7 +17,7 @@ from ops.dev.scripted_provider.openai_shape import OpenAIShape
 from ops.dev.scripted_provider.player import Player
 from ops.dev.scripted_provider.responses_shape import ResponsesShape
 from ops.dev.scripted_provider.responses_store import PATH, ResponsesStore
-from ops.dev.scripted_provider.rules import House, Refused, check, check_size, parse
+from ops.dev.scripted_provider.rules import House, Refused, check, check_call_ids, check_size, parse
 from ops.dev.scripted_provider.script import Answer, Attempts, Failure, Reply, Script
 from ops.dev.scripted_provider.shape import Shape, dumps
 from ops.dev.scripted_provider.signatures import Signer
@@ -129,6 +129,8 @@ class Server:
         knows = self._responses.knows
         house = House(self._signer, script.strict_alternation, script.binds_thinking, earlier, knows)
         recorded.warnings = tuple(check(api, body, request.headers, house))
+        if script.call_id_chars is not None:
+            check_call_ids(asked, script.call_id_chars)
         return asked
 
     async def _play(self, player: Player, answer: Answer) -> None:

@@ -40,6 +40,7 @@ def connect(settings: ProviderSettings, keys: Keyring) -> ProviderClient:
         decoder=partial(AnthropicDecoder, settings.name),
         post=partial(_post, sdk, address),
         sdk_error=anthropic.AnthropicError,
+        call_id_chars=settings.fits_call_ids(sdk.base_url.host),
     )
     return ProviderClient(settings.name, dialect, http, keys)
 

@@ -91,7 +91,7 @@ class ResponsesClient(ProviderClient, BackgroundClient):
 
     def start(self, request: ModelRequest, *, stop: StopSignal, on_text: OnText) -> Reply | Started:
         """See BackgroundClient."""
-        send = partial(self._dialect.post, self._dialect.encode(request), self._key(request, stop))
+        send = partial(self._dialect.post, self._dialect.body(request), self._key(request, stop))
         found = self._attempt(send, self._dialect.decoder(on_text), self._look, request.limits, stop)
         return replace(found, key=request.key) if isinstance(found, Started) else found
 

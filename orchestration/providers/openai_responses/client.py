@@ -40,6 +40,7 @@ def connect(settings: ProviderSettings, keys: Keyring) -> ResponsesClient:
         decoder=partial(ResponsesDecoder, settings.name),
         post=partial(_post, sdk, address),
         sdk_error=openai.OpenAIError,
+        call_id_chars=settings.fits_call_ids(sdk.base_url.host),
     )
     shelf = Shelf(get=partial(_get, sdk), cancel=partial(_cancel, sdk))
     return ResponsesClient(settings.name, dialect, http, keys, shelf=shelf, is_background=encoder.is_background)

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from ops.dev.scripted_provider.asked import Api, Json
 from ops.dev.scripted_provider.rules import anthropic_rules, openai_rules, responses_rules
+from ops.dev.scripted_provider.rules.call_ids import check_call_ids
 from ops.dev.scripted_provider.rules.common import Refused
 from ops.dev.scripted_provider.rules.sizes import check_size
 from ops.dev.scripted_provider.rules.text import parse
 from ops.dev.scripted_provider.signatures import Signer
 
-__all__ = ["House", "Refused", "check", "check_size", "parse"]
+__all__ = ["House", "Refused", "check", "check_call_ids", "check_size", "parse"]
 
 
 @dataclass(frozen=True, slots=True)
