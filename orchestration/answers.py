@@ -37,6 +37,9 @@ UNKNOWN = CallStatus.UNKNOWN
 # Among a turn's counters of remedies: the looks for the pending answer that failed in a row.
 FAILED_LOOKS = "failed_looks"
 
+# What a reply without a use is that was cut.
+_CUT = {Finish.LENGTH: ErrorClass.TRUNCATED, Finish.WINDOW: ErrorClass.CONTEXT_OVERFLOW}
+
 Check: TypeAlias = Callable[[Call], "str | None"]
 
 
@@ -292,11 +295,12 @@ def _unusable(reply: Reply) -> ErrorClass | None:
     calls = [b for b in reply.content if isinstance(b, Call)]
     if reply.finish is Finish.REFUSAL:
         return ErrorClass.REFUSAL
-    if reply.finish is Finish.LENGTH and any(not _is_whole(c) for c in calls):
-        return ErrorClass.TRUNCATED
+    cut = _CUT.get(reply.finish)
+    if cut is not None and any(not _is_whole(c) for c in calls):
+        return cut
     is_paused = reply.finish is Finish.PAUSE and any(isinstance(b, Opaque) for b in reply.content)
     if not calls and not is_paused and not _has_words(reply.content):
-        return ErrorClass.TRUNCATED if reply.finish is Finish.LENGTH else ErrorClass.EMPTY
+        return cut or ErrorClass.EMPTY
     return None
 
 

@@ -191,6 +191,8 @@ def _unusable(reply: Reply) -> ErrorClass | None:
         return ErrorClass.REFUSAL
     if reply.finish is Finish.LENGTH:
         return ErrorClass.TRUNCATED
+    if reply.finish is Finish.WINDOW:
+        return ErrorClass.CONTEXT_OVERFLOW
     return None if _text_of(reply) else ErrorClass.EMPTY
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from orchestration import history
 from orchestration.costs import ended_as
+from orchestration.errors import ErrorClass
 from orchestration.ports import Finish
 from orchestration.structured_output import json_text, misfit
 from persistence.records import parts
@@ -22,20 +23,28 @@ from persistence.records.turn import Turn
 # Among the counters of remedies: how often the answer that is being given was cut, and how often its provider paused;
 # and how often, in the whole turn, an answer did not fit its schema.
 CONTINUATIONS, PAUSES, REPAIRS = "continuations", "pauses", "output_repairs"
+# Why an answer goes on that was cut because the window of its model was full; it is counted with those that were cut.
+FULL_WINDOW = "full_window"
 # A provider that runs tools of its own pauses now and then; one that does nothing else is not waited for.
 MAX_PAUSES = 10
 
-_PARTS = {Finish.LENGTH: parts.Why.LENGTH, Finish.PAUSE: parts.Why.PAUSE}
+_PARTS = {Finish.LENGTH: parts.Why.LENGTH, Finish.WINDOW: parts.Why.WINDOW, Finish.PAUSE: parts.Why.PAUSE}
 
 
 @dataclass(frozen=True, slots=True)
 class _Retry:
-    """How the turn goes on after a reply: counted as `counter`, at most so often, else it ends."""
+    """How the turn goes on after a reply: counted as `counter`, at most so often, else it ends.
+
+    `error` is what stands in the way of that, and has to be mended first; `why` is the reason for people, where that is
+    not what is counted.
+    """
 
     counter: str
     most: int
     notice: str | None
     ending: Ending
+    error: ErrorClass | None = None
+    why: str | None = None
 
 
 def marked(message: Message, finish: Finish) -> Message:
@@ -68,10 +77,10 @@ def followed(turn: Turn, answer: Outcome, message: Message) -> Outcome:
     if is_spent and retry.notice:
         said.append(history.LAST_REPLY_NOTICE if agent.grace is Grace.ANSWER else history.GRACE_TOOLS_NOTICE)
     notices = tuple(history.notice(turn, text, iteration=message.iteration) for text in ("\n\n".join(said),) if text)
-    told = Event("answer.goes_on", {"why": retry.counter, "n": tried + 1, "most": retry.most})
+    told = Event("answer.goes_on", {"why": retry.why or retry.counter, "n": tried + 1, "most": retry.most})
     return replace(
         answer,
-        counters=_once_more(counters, retry.counter, grants_grace=is_spent),
+        counters=_once_more(counters, retry, grants_grace=is_spent),
         messages=(*answer.messages, *notices),
         events=(*answer.events, told, *((Event("budget.grace"),) if is_spent else ())),
     )
@@ -83,6 +92,11 @@ def _retry(turn: Turn, message: Message) -> _Retry | None:
     if parts.is_paused(message):
         told = f"The provider paused the answer {MAX_PAUSES} times, and it is not whole."
         return _Retry(PAUSES, MAX_PAUSES, None, Ending(ExitReason.OUTPUT_TRUNCATED, text, told))
+    if parts.fills_window(message):
+        told = "The answer was cut where the model's context window was full."
+        ending = Ending(ExitReason.OUTPUT_TRUNCATED, text, told)
+        most, error = turn.agent.continuations, ErrorClass.CONTEXT_OVERFLOW
+        return _Retry(CONTINUATIONS, most, history.CONTINUE_NOTICE, ending, error, FULL_WINDOW)
     if message.is_part:
         told = "The answer was cut at the output limit."
         ending = Ending(ExitReason.OUTPUT_TRUNCATED, text, told)
@@ -101,6 +115,8 @@ def does_not_fit(turn: Turn, text: str) -> str | None:
     return None if schema is None else misfit(schema, text)
 
 
-def _once_more(counters: Counters, counter: str, *, grants_grace: bool) -> Counters:
-    remedies = {**counters.remedies, counter: counters.remedies.get(counter, 0) + 1}
-    return replace(counters, grace_used=counters.grace_used or grants_grace).with_remedies(remedies)
+def _once_more(counters: Counters, retry: _Retry, *, grants_grace: bool) -> Counters:
+    remedies = {**counters.remedies, retry.counter: counters.remedies.get(retry.counter, 0) + 1}
+    last_error = counters.last_error if retry.error is None else retry.error.value
+    again = replace(counters, grace_used=counters.grace_used or grants_grace, last_error=last_error)
+    return again.with_remedies(remedies)

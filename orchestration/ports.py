@@ -29,11 +29,12 @@ class ToolSpec:
 
 
 class Finish(StrEnum):
-    """Why the model stopped, whatever its provider calls it."""
+    """Why the model stopped, whatever its provider calls it. `WINDOW` is that its context window was full."""
 
     STOP = "stop"
     TOOL_CALLS = "tool_calls"
     LENGTH = "length"
+    WINDOW = "window"
     REFUSAL = "refusal"
     PAUSE = "pause"
 

@@ -21,6 +21,7 @@ class Why(StrEnum):
     """Why a message is not the whole of its answer."""
 
     LENGTH = "length"
+    WINDOW = "window"
     PAUSE = "pause"
 
 
@@ -32,6 +33,11 @@ def part(message: Message, why: Why) -> Message:
 def is_cut(message: Message) -> bool:
     """Whether the output limit came before the end of it."""
     return message.wire is not None and message.wire.get(PART) == Why.LENGTH
+
+
+def fills_window(message: Message) -> bool:
+    """Whether the model's context window was full before the end of it."""
+    return message.wire is not None and message.wire.get(PART) == Why.WINDOW
 
 
 def is_paused(message: Message) -> bool:

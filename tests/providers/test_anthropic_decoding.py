@@ -9,7 +9,7 @@ import pytest
 
 from orchestration.ports import Finish, Reply
 from orchestration.providers.anthropic_messages.decoding import AnthropicDecoder
-from orchestration.providers.failures import Malformed, Reported
+from orchestration.providers.failures import Malformed
 from persistence.records.message import Call, Native, Opaque, Text, Thinking
 from persistence.records.usage import Usage
 from tests.providers.bench import collecting
@@ -136,6 +136,7 @@ def test_the_caller_of_a_call_is_kept_for_its_issuer() -> None:
         ("end_turn", Finish.STOP),
         ("stop_sequence", Finish.STOP),
         ("max_tokens", Finish.LENGTH),
+        ("model_context_window_exceeded", Finish.WINDOW),
         ("tool_use", Finish.TOOL_CALLS),
         ("refusal", Finish.REFUSAL),
         ("pause_turn", Finish.PAUSE),
@@ -144,13 +145,6 @@ def test_the_caller_of_a_call_is_kept_for_its_issuer() -> None:
 )
 def test_stop_reasons_mean_what_they_mean(reason: str, finish: Finish) -> None:
     assert read(start(0, type="text", text="x"), *end(reason)).finish is finish
-
-
-def test_a_full_context_window_is_an_error_and_not_an_answer() -> None:
-    with pytest.raises(Reported) as caught:
-        read(start(0, type="text", text="x"), *end("model_context_window_exceeded"))
-
-    assert caught.value.detail["type"] == "model_context_window_exceeded"
 
 
 @pytest.mark.parametrize("events", [end()[:1], end()[1:], end(None), []])

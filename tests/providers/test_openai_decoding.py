@@ -150,7 +150,7 @@ def test_a_refusal_in_words_is_a_refusal_whatever_the_finish_reason_says() -> No
         ("stop", Finish.STOP),
         ("length", Finish.LENGTH),
         ("content_filter", Finish.REFUSAL),
-        ("model_length", Finish.LENGTH),
+        ("model_length", Finish.WINDOW),
         ("end_turn", Finish.STOP),
     ],
 )

@@ -37,6 +37,7 @@ def _fields(payload: Payload) -> str:
 # By the counter of an answer that goes on.
 _UNFINISHED = {
     "continuations": "was cut at the output limit",
+    "full_window": "filled the model's window",
     "pauses": "was paused by the provider",
     "output_repairs": "does not fit its schema",
 }

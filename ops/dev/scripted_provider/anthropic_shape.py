@@ -15,6 +15,7 @@ _FINISH = {
     "stop": "end_turn",
     "tool_calls": "tool_use",
     "length": "max_tokens",
+    "window": "model_context_window_exceeded",
     "refusal": "refusal",
     "pause": "pause_turn",
 }

@@ -13,6 +13,7 @@ _FINISH = {
     "stop": "stop",
     "tool_calls": "tool_calls",
     "length": "length",
+    "window": "length",
     "refusal": "content_filter",
     "pause": "stop",
 }

@@ -16,7 +16,11 @@ from ops.dev.scripted_provider.signatures import Signer
 ENCRYPTED = "reasoning.encrypted_content"
 
 # Why a reply that is incomplete is so; all others are completed.
-_INCOMPLETE: dict[Finish, str] = {"length": "max_output_tokens", "refusal": "content_filter"}
+_INCOMPLETE: dict[Finish, str] = {
+    "length": "max_output_tokens",
+    "window": "max_output_tokens",
+    "refusal": "content_filter",
+}
 # What a reply is asked with and an answer repeats.
 _REPEATED = ("background", "instructions", "max_output_tokens", "metadata", "previous_response_id", "store", "tools")
 

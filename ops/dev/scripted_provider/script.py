@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 if TYPE_CHECKING:
     from ops.dev.scripted_provider.asked import Asked
 
-Finish: TypeAlias = Literal["stop", "tool_calls", "length", "refusal", "pause"]
+Finish: TypeAlias = Literal["stop", "tool_calls", "length", "window", "refusal", "pause"]
 Stage: TypeAlias = Literal["before-byte", "headers", "mid-text", "mid-args", "after-last-delta", "before-end"]
 BreakKind: TypeAlias = Literal["reset", "close", "end", "truncate", "error", "hang", "drip", "endless", "ping"]
 

@@ -21,10 +21,10 @@ _FINISHES = {
     "stop_sequence": Finish.STOP,
     "tool_use": Finish.TOOL_CALLS,
     "max_tokens": Finish.LENGTH,
+    "model_context_window_exceeded": Finish.WINDOW,
     "refusal": Finish.REFUSAL,
     "pause_turn": Finish.PAUSE,
 }
-_OVERFLOW = "model_context_window_exceeded"
 
 
 class _OpenBlock:
@@ -127,8 +127,6 @@ class AnthropicDecoder:
     def reply(self, request_id: str | None) -> Reply:
         if not self.is_whole:
             raise Malformed("the stream ended without its end marker")
-        if self._finish == _OVERFLOW:
-            raise Reported({"type": _OVERFLOW, "message": "the model's context window was full before its answer was"})
         whole = [one.whole() for _, one in sorted(self._blocks.items())]
         blocks = [block for data in whole if (block := self._block(data)) != Text("")]
         if any(data.get("type") in _SIGNED and clean_value(data) != data for data in whole):

@@ -25,11 +25,12 @@ _FINISHES = {
     "tool_calls": Finish.TOOL_CALLS,
     "function_call": Finish.TOOL_CALLS,
     "length": Finish.LENGTH,
-    "model_length": Finish.LENGTH,
+    "model_length": Finish.WINDOW,
     "content_filter": Finish.REFUSAL,
     # What gateways pass on as it came from Anthropic, Gemini, Bedrock and Cohere. Read in lower case.
     "max_tokens": Finish.LENGTH,
     "max_output_tokens": Finish.LENGTH,
+    "model_context_window_exceeded": Finish.WINDOW,
     "refusal": Finish.REFUSAL,
     "safety": Finish.REFUSAL,
     "recitation": Finish.REFUSAL,
