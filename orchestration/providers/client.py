@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import httpx2
 
@@ -39,7 +39,7 @@ END_OF_BODY_S = 0.1
 class Dialect:
     """What differs between protocols.
 
-    `post` sends a body through the SDK, with this key instead of the SDK's own, and returns an answer that is not read yet.
+    `post` sends a body as the SDK does, with this key instead of the SDK's own, and returns an answer that is not read yet.
     `call_id_chars` is the one length in which this server takes ids of calls, None where any will do.
     """
 
@@ -158,11 +158,6 @@ class ProviderClient:
                 raise
             # The answer is paid for and here; only the connection cannot be kept.
             log.debug("model.body_not_ended", extra={"provider": self._name, "cause": type(error).__name__})
-
-
-def bearer(key: str | None) -> dict[str, Any]:
-    """The options of an SDK's request that is made with this key: a client's copy for each key would cost more."""
-    return {} if key is None else {"headers": {"Authorization": f"Bearer {key}"}}
 
 
 def content_type(response: httpx2.Response) -> str:

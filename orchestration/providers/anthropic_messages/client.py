@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, cast
 
 import anthropic
-import httpx2
 
 from orchestration.providers.anthropic_messages.decoding import AnthropicDecoder
 from orchestration.providers.anthropic_messages.encoding import AnthropicEncoder
-from orchestration.providers.client import Dialect, ProviderClient, bearer, http_client
+from orchestration.providers.client import Dialect, ProviderClient, http_client
 from orchestration.providers.keyring import Keyring
+from orchestration.providers.posting import Posting
 from orchestration.providers.settings import ProviderSettings
 
 NO_KEY = "none"
@@ -28,8 +27,6 @@ def connect(settings: ProviderSettings, keys: Keyring) -> ProviderClient:
         http_client=http,
         open_telemetry=False,
     )
-    # Whole: the SDK would join a path to its base anew for each request.
-    address = f"{str(sdk.base_url).rstrip('/')}/v1/messages"
     dialect = Dialect(
         encode=AnthropicEncoder(
             settings.name,
@@ -38,7 +35,7 @@ def connect(settings: ProviderSettings, keys: Keyring) -> ProviderClient:
             takes_schema=settings.takes_schema,
         ),
         decoder=partial(AnthropicDecoder, settings.name),
-        post=partial(_post, sdk, address),
+        post=Posting(sdk, "/v1/messages", http),
         sdk_error=anthropic.AnthropicError,
         call_id_chars=settings.fits_call_ids(sdk.base_url.host),
     )
@@ -48,15 +45,3 @@ def connect(settings: ProviderSettings, keys: Keyring) -> ProviderClient:
 def _base_url(configured: str | None) -> str | None:
     """This SDK adds `/v1` itself; an address that ends in it, as other protocols want it, means the same server."""
     return configured.rstrip("/").removesuffix("/v1") if configured else None
-
-
-def _post(sdk: anthropic.Anthropic, address: str, body: bytes, key: str | None) -> httpx2.Response:
-    answer: object = sdk.post(
-        address,
-        cast_to=httpx2.Response,
-        content=body,
-        options=cast("Any", bearer(key)),
-        stream=True,
-        stream_cls=anthropic.Stream[object],
-    )
-    return cast("httpx2.Response", answer)

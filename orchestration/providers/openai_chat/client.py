@@ -7,15 +7,14 @@ bytes and the answer is read as bytes, so no call pays for validating its whole 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, cast
 
-import httpx2
 import openai
 
-from orchestration.providers.client import Dialect, ProviderClient, bearer, http_client
+from orchestration.providers.client import Dialect, ProviderClient, http_client
 from orchestration.providers.keyring import Keyring
 from orchestration.providers.openai_chat.decoding import OpenAIDecoder
 from orchestration.providers.openai_chat.encoding import OpenAIEncoder
+from orchestration.providers.posting import Posting
 from orchestration.providers.settings import ProviderSettings
 
 # The SDK wants a key, many local servers do not: this is what they get.
@@ -32,8 +31,6 @@ def connect(settings: ProviderSettings, keys: Keyring) -> ProviderClient:
         timeout=None,
         http_client=http,
     )
-    # Whole: the SDK would join a path to its base anew for each request.
-    address = f"{str(sdk.base_url).rstrip('/')}/chat/completions"
     dialect = Dialect(
         encode=OpenAIEncoder(
             settings.name,
@@ -42,21 +39,8 @@ def connect(settings: ProviderSettings, keys: Keyring) -> ProviderClient:
             takes_schema=settings.takes_schema,
         ),
         decoder=partial(OpenAIDecoder, settings.name),
-        post=partial(_post, sdk, address),
+        post=Posting(sdk, "/chat/completions", http),
         sdk_error=openai.OpenAIError,
         call_id_chars=settings.fits_call_ids(sdk.base_url.host),
     )
     return ProviderClient(settings.name, dialect, http, keys)
-
-
-def _post(sdk: openai.OpenAI, address: str, body: bytes, key: str | None) -> httpx2.Response:
-    # Asked for as a plain response, the SDK hands the answer over unread and leaves its stream class aside.
-    answer: object = sdk.post(
-        address,
-        cast_to=httpx2.Response,
-        content=body,
-        options=cast("Any", bearer(key)),
-        stream=True,
-        stream_cls=openai.Stream[object],
-    )
-    return cast("httpx2.Response", answer)

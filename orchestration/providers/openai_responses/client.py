@@ -9,11 +9,12 @@ from urllib.parse import quote
 import httpx2
 import openai
 
-from orchestration.providers.client import Dialect, bearer, http_client
+from orchestration.providers.client import Dialect, http_client
 from orchestration.providers.keyring import Keyring
 from orchestration.providers.openai_responses.background import ResponsesClient, Shelf
 from orchestration.providers.openai_responses.decoding import ResponsesDecoder
 from orchestration.providers.openai_responses.encoding import ResponsesEncoder
+from orchestration.providers.posting import Posting, bearer
 from orchestration.providers.settings import ProviderSettings
 
 NO_KEY = "none"
@@ -33,29 +34,15 @@ def connect(settings: ProviderSettings, keys: Keyring) -> ResponsesClient:
     encoder = ResponsesEncoder(
         settings.name, settings.extra_body, sends_cache_key=takes_key, takes_schema=settings.takes_schema
     )
-    # Whole: the SDK would join a path to its base anew for each request.
-    address = f"{str(sdk.base_url).rstrip('/')}/responses"
     dialect = Dialect(
         encode=encoder,
         decoder=partial(ResponsesDecoder, settings.name),
-        post=partial(_post, sdk, address),
+        post=Posting(sdk, "/responses", http),
         sdk_error=openai.OpenAIError,
         call_id_chars=settings.fits_call_ids(sdk.base_url.host),
     )
     shelf = Shelf(get=partial(_get, sdk), cancel=partial(_cancel, sdk))
     return ResponsesClient(settings.name, dialect, http, keys, shelf=shelf, is_background=encoder.is_background)
-
-
-def _post(sdk: openai.OpenAI, address: str, body: bytes, key: str | None) -> httpx2.Response:
-    answer: object = sdk.post(
-        address,
-        cast_to=httpx2.Response,
-        content=body,
-        options=cast("Any", bearer(key)),
-        stream=True,
-        stream_cls=openai.Stream[object],
-    )
-    return cast("httpx2.Response", answer)
 
 
 def _get(sdk: openai.OpenAI, response_id: str, key: str | None) -> httpx2.Response:
