@@ -1,35 +1,28 @@
 """One pool of connections to Postgres, statements in autocommit, and the few words that callers need for its errors.
 
-Statements are SQL text with psycopg's `%(name)s` parameters, run by psycopg itself on a connection of SQLAlchemy's pool:
-measured 3 to 10 times the ORM, and a third of the CPU of the same text through SQLAlchemy's own connection. No connection
-is held between two statements, so none is held while a model or a tool works.
+Statements are SQL text with psycopg's `%(name)s` parameters, run by psycopg itself: measured 3 to 10 times the ORM, and a
+third of the CPU of the same text through SQLAlchemy's connection. No connection is held between two statements, so none is
+held while a model or a tool works.
 """
 
 from __future__ import annotations
 
-import select
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import TypeVar
 
 import psycopg
-from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.rows import DictRow, dict_row
-from sqlalchemy import event
-from sqlalchemy.exc import InvalidatePoolError, InvalidRequestError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
 from persistence.errors import DatabaseUnavailable, DatabaseUnfit
+from persistence.pool import Connection, NoneFree, Params, Pool, Pooled, Row
 
-Params = Mapping[str, Any]
-Row = Mapping[str, Any]
-_Connection: TypeAlias = "psycopg.Connection[DictRow]"
 T = TypeVar("T")
 
 MINIMUM_VERSION = 14
+_WAIT_S = 30.0
 _OPTIONS = "-c statement_timeout=30s -c lock_timeout=10s -c idle_in_transaction_session_timeout=30s -c timezone=UTC"
 # Answers that say "not now": disk full, read-only, shutting down, a deadlock, a serialization failure.
 _TRY_AGAIN = ("08", "25006", "40", "53", "55P03", "57", "58")
@@ -65,7 +58,7 @@ class Database(Statements):
         self.url = url
         options = _OPTIONS + ("" if is_patient_about_disk else " -c synchronous_commit=off")
 
-        def connect() -> _Connection:
+        def connect() -> Connection:
             return psycopg.Connection[DictRow].connect(
                 url.replace("+psycopg", "", 1),
                 autocommit=True,
@@ -80,33 +73,23 @@ class Database(Statements):
                 tcp_user_timeout=15_000,
             )
 
-        # The pool alone: an engine brings a dialect, which takes 0.2 s of CPU to load and which nobody here speaks.
-        self._pool = QueuePool(
-            cast("Any", connect),
-            pool_size=connections,
-            max_overflow=0,
-            timeout=30,
-            use_lifo=True,
-            # One check-out is one statement: nothing to roll back, and a reset would be a second round trip.
-            reset_on_return=None,
-        )
-        event.listen(self._pool, "checkout", _require_open)
+        self._pool = Pool(connect, size=connections, wait_s=_WAIT_S)
 
     def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
-        with self._connection() as connection:
-            return _run(connection, sql, params)
+        with self._pooled() as pooled:
+            return pooled.run(sql, params)
 
     @contextmanager
     def transaction(self) -> Generator[Transaction, None, None]:
         """Several statements that commit together, for what happens once a turn, never in its loop."""
-        with self._connection() as connection:
-            connection.execute("BEGIN")
+        with self._pooled() as pooled:
+            pooled.run("BEGIN", None)
             try:
-                yield Transaction(connection)
+                yield Transaction(pooled)
             except BaseException:
-                connection.execute("ROLLBACK")
+                pooled.run("ROLLBACK", None)
                 raise
-            connection.execute("COMMIT")
+            pooled.run("COMMIT", None)
 
     def check(self) -> None:
         """Raises DatabaseUnavailable or DatabaseUnfit, each with a sentence that says what to do."""
@@ -117,66 +100,36 @@ class Database(Statements):
             )
 
     def close(self) -> None:
-        self._pool.dispose()
+        self._pool.close()
 
     @contextmanager
-    def _connection(self) -> Generator[_Connection, None, None]:
+    def _pooled(self) -> Generator[Pooled, None, None]:
         try:
-            pooled = self._pool.connect()
-            connection = cast("_Connection", pooled.driver_connection)
+            pooled = self._pool.take()
             try:
-                yield connection
+                yield pooled
             finally:
-                _give_back(pooled, connection)
+                self._pool.give(pooled)
         except psycopg.Error as error:
             if is_transient(error):
                 raise DatabaseUnavailable(f"Postgres cannot be used now: {_first_line(error)}") from error
             raise
-        except PoolTimeout as error:
-            raise DatabaseUnavailable("no connection to Postgres became free in 30 s") from error
-        except InvalidRequestError as error:
-            raise DatabaseUnavailable("Postgres ends every connection as soon as it is made") from error
+        except NoneFree as error:
+            raise DatabaseUnavailable(f"no connection to Postgres became free in {_WAIT_S:g} s") from error
 
 
 class Transaction:
     """The statements between BEGIN and COMMIT."""
 
-    def __init__(self, connection: _Connection) -> None:
-        self._connection = connection
+    def __init__(self, pooled: Pooled) -> None:
+        self._pooled = pooled
 
     def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
-        return _run(self._connection, sql, params)
+        return self._pooled.run(sql, params)
 
     def one_or_none(self, sql: str, params: Params | None = None) -> Row | None:
         found = self.rows(sql, params)
         return found[0] if found else None
-
-
-def _run(connection: _Connection, sql: str, params: Params | None) -> Sequence[Row]:
-    # An empty mapping, not None: what is written for parameters has its percent signs doubled.
-    cursor = connection.execute(cast("Any", sql), params or {})
-    result = cursor.pgresult
-    return cursor.fetchall() if result is not None and result.status == ExecStatus.TUPLES_OK else ()
-
-
-def _require_open(connection: _Connection, _record: object, _pooled: object) -> None:
-    """Have the pool connect anew where the server has ended a connection that lay idle: it was restarted, most likely.
-
-    All it says to an idle connection is its end (or a notice, and then the connection is replaced for nothing).
-    """
-    if connection.closed:
-        raise InvalidatePoolError
-    poll = select.poll()
-    poll.register(connection.fileno(), select.POLLIN)
-    if poll.poll(0):
-        raise InvalidatePoolError
-
-
-def _give_back(pooled: PoolProxiedConnection, connection: _Connection) -> None:
-    """Only a connection that waits for a statement is used again: not a broken one, not one left in a transaction."""
-    if connection.info.transaction_status is not TransactionStatus.IDLE:
-        pooled.invalidate()
-    pooled.close()
 
 
 def is_transient(error: BaseException | None) -> bool:
