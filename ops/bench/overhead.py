@@ -24,6 +24,11 @@ _FLOOR = "floor: create()"
 _HAND = "hand: create() + INSERT"
 _POST_HAND = "post hand: post() + INSERT"
 _POST = "post()"
+_POST_STREAM = "post(stream=True)"
+_STREAM_HAND = "stream post hand: post(stream=True) + INSERT"
+_KINDS = {"create()": "", "create(stream=True)": "stream ", _POST: "post ", _POST_STREAM: "stream post "}
+# What the others are measured by, and how each is called in the heads of the table.
+_MEASURES = {"floor": _FLOOR, "hand": _HAND, "post hand": _POST_HAND, "stream post hand": _STREAM_HAND}
 _USUAL = next(iter(PROTOCOLS))
 
 
@@ -81,7 +86,7 @@ def _times(running: Stage, scale: Scale, folder: Path) -> None:
     perdure = Perdure(running, load, folder, protocol.api)
     contenders: list[Contender] = []
     for method, ask in protocol.asks.items():
-        kind = {"create()": "", _POST: "post "}.get(method, "stream ")
+        kind = _KINDS[method]
         contenders.append(Floor(f"{kind}floor: {method}", running, load, protocol, ask))
         contenders.append(HandWritten(f"{kind}hand: {method} + INSERT", running, load, protocol, ask))
     contenders.append(perdure)
@@ -100,13 +105,13 @@ def _times(running: Stage, scale: Scale, folder: Path) -> None:
 
 def _table(width: int, samples: dict[str, Samples]) -> str:
     heads = ["", "it/s", "ms", "CPU ms", "Postgres CPU ms", "model CPU ms"]
-    heads += [f"{what} ÷ {other}" for what in ("time", "CPU") for other in ("floor", "hand", "post hand")]
+    heads += [f"{what} ÷ {other}" for what in ("time", "CPU") for other in _MEASURES]
     rows: list[list[str]] = []
     for name, own in samples.items():
         numbers = [own.median(lambda s: s.wall_ms), own.median(lambda s: s.own_cpu_ms)]
         numbers += [own.median(lambda s: s.postgres_cpu_ms), own.median(lambda s: s.model_cpu_ms)]
         for of in (_wall, _own_cpu):
-            numbers += [own.ratio(samples[other], of) for other in (_FLOOR, _HAND, _POST_HAND)]
+            numbers += [own.ratio(samples[other], of) for other in _MEASURES.values()]
         rows.append([name, f"{1000 / numbers[0]:.0f}", *(f"{number:.2f}" for number in numbers)])
     return table(f"{width} turn{'s' if width > 1 else ''} at once, for each iteration", heads, rows)
 
@@ -125,6 +130,7 @@ def _late(running: Stage, scale: Scale, folder: Path) -> None:
     contenders: list[Contender] = [
         Floor(_FLOOR, running, load, protocol, protocol.usual),
         HandWritten(_POST_HAND, running, load, protocol, protocol.asks[_POST]),
+        HandWritten(_STREAM_HAND, running, load, protocol, protocol.asks[_POST_STREAM]),
         Perdure(running, load, folder, protocol.api),
     ]
     rows: list[list[str]] = []

@@ -1,4 +1,4 @@
-"""OpenAI Chat Completions: three ways to ask, each returning the assistant message as a plain dict."""
+"""OpenAI Chat Completions: four ways to ask, each returning the assistant message as a plain dict."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ def _offered() -> list[Json]:
 
 
 _TOOLS = _offered()
+# What has the SDK hand over plain data.
+OBJECT: Any = object
+STREAM: Any = openai.Stream[Any]
 
 
 def create(client: openai.OpenAI, model: str, messages: list[Json]) -> Json:
@@ -40,9 +43,9 @@ def create_streamed(client: openai.OpenAI, model: str, messages: list[Json]) -> 
         stream=True,
         stream_options={"include_usage": True},
     )
+    chunk: ChatCompletionChunk
     text: list[str] = []
     calls: dict[int, Json] = {}
-    chunk: ChatCompletionChunk
     for chunk in stream:
         if not chunk.choices:
             continue
@@ -61,8 +64,33 @@ def create_streamed(client: openai.OpenAI, model: str, messages: list[Json]) -> 
 def post(client: openai.OpenAI, model: str, messages: list[Json]) -> Json:
     """`post()`, one level below: no model of the request or of the answer is built."""
     body = {"model": model, "messages": messages, "tools": _TOOLS}
-    answer: Json = client.post("/chat/completions", cast_to=cast("Any", object), body=body)
+    answer: Json = client.post("/chat/completions", cast_to=OBJECT, body=body)
     return answer["choices"][0]["message"]
+
+
+def post_streamed(client: openai.OpenAI, model: str, messages: list[Json]) -> Json:
+    """`post()` of a stream, whose events come as plain data."""
+    body = {
+        "model": model,
+        "messages": messages,
+        "tools": _TOOLS,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    text: list[str] = []
+    calls: dict[int, Json] = {}
+    for chunk in client.post("/chat/completions", cast_to=OBJECT, body=body, stream=True, stream_cls=STREAM):
+        if not chunk["choices"]:
+            continue
+        delta = chunk["choices"][0]["delta"]
+        text.append(delta.get("content") or "")
+        for piece in delta.get("tool_calls") or ():
+            call = calls.setdefault(piece["index"], _open_call())
+            call["id"] = piece.get("id") or call["id"]
+            call["function"]["name"] += piece["function"].get("name") or ""
+            call["function"]["arguments"] += piece["function"].get("arguments") or ""
+    message: Json = {"role": "assistant", "content": "".join(text)}
+    return message | {"tool_calls": list(calls.values())} if calls else message
 
 
 def _opening() -> list[Json]:
@@ -85,7 +113,12 @@ def _open_call() -> Json:
 CHAT = Protocol(
     api=Api.OPENAI_CHAT,
     connect=connect,
-    asks={"create()": create, "create(stream=True)": create_streamed, "post()": post},
+    asks={
+        "create()": create,
+        "create(stream=True)": create_streamed,
+        "post()": post,
+        "post(stream=True)": post_streamed,
+    },
     opening=_opening,
     joined=lambda message: [message],
     calls=_calls,

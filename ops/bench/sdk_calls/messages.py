@@ -1,4 +1,4 @@
-"""Anthropic Messages: three ways to ask, each returning the assistant message as a plain dict."""
+"""Anthropic Messages: four ways to ask, each returning the assistant message as a plain dict."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ def _offered() -> list[Json]:
 
 
 _TOOLS = _offered()
+# What has the SDK hand over plain data.
+_OBJECT: Any = object
+_STREAM: Any = anthropic.Stream[Any]
 
 
 def create(client: anthropic.Anthropic, model: str, messages: list[Json]) -> Json:
@@ -49,15 +52,37 @@ def create_streamed(client: anthropic.Anthropic, model: str, messages: list[Json
 
 
 def post(client: anthropic.Anthropic, model: str, messages: list[Json]) -> Json:
-    body = {
+    answer: Json = client.post("/v1/messages", cast_to=_OBJECT, body=_body(model, messages))
+    return _message(answer["content"])
+
+
+def post_streamed(client: anthropic.Anthropic, model: str, messages: list[Json]) -> Json:
+    """`post()` of a stream, whose events come as plain data."""
+    body = _body(model, messages) | {"stream": True}
+    content: list[Json] = []
+    arguments: dict[int, str] = {}
+    for event in client.post("/v1/messages", cast_to=_OBJECT, body=body, stream=True, stream_cls=_STREAM):
+        if event["type"] == "content_block_start":
+            content.append(event["content_block"])
+        elif event["type"] == "content_block_delta":
+            place, delta = event["index"], event["delta"]
+            if delta["type"] == "text_delta":
+                content[place]["text"] += delta["text"]
+            elif delta["type"] == "input_json_delta":
+                arguments[place] = arguments.get(place, "") + delta["partial_json"]
+    for place, text in arguments.items():
+        content[place]["input"] = json.loads(text)
+    return _message(content)
+
+
+def _body(model: str, messages: list[Json]) -> Json:
+    return {
         "model": model,
         "system": SYSTEM_PROMPT,
         "messages": messages,
         "tools": _TOOLS,
         "max_tokens": _MAX_TOKENS,
     }
-    answer: Json = client.post("/v1/messages", cast_to=cast("Any", object), body=body)
-    return _message(answer["content"])
 
 
 def _message(content: list[Json]) -> Json:
@@ -77,7 +102,12 @@ def _result(call_id: str, content: str) -> Json:
 MESSAGES = Protocol(
     api=Api.ANTHROPIC,
     connect=connect,
-    asks={"create()": create, "create(stream=True)": create_streamed, "post()": post},
+    asks={
+        "create()": create,
+        "create(stream=True)": create_streamed,
+        "post()": post,
+        "post(stream=True)": post_streamed,
+    },
     opening=lambda: [{"role": "user", "content": PROMPT}],
     joined=lambda message: [message],
     calls=_calls,

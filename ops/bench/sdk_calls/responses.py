@@ -1,4 +1,4 @@
-"""OpenAI Responses, nothing stored: three ways to ask, each returning the response's output as plain dicts."""
+"""OpenAI Responses, nothing stored: four ways to ask, each returning the response's output as plain dicts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, cast
 from openai import OpenAI
 from openai.types.responses import ResponseCompletedEvent
 
-from ops.bench.sdk_calls.chat import connect
+from ops.bench.sdk_calls.chat import OBJECT, STREAM, connect
 from ops.bench.sdk_calls.protocol import Call, Json, Protocol, spec
 from ops.bench.work import PROMPT, SYSTEM_PROMPT
 from orchestration.providers.settings import Api
@@ -51,7 +51,24 @@ def create_streamed(client: OpenAI, model: str, items: list[Json]) -> Json:
 
 def post(client: OpenAI, model: str, items: list[Json]) -> Json:
     body = {"model": model, "instructions": SYSTEM_PROMPT, "input": items, "tools": _TOOLS, "store": False}
-    return cast("Json", client.post("/responses", cast_to=cast("Any", object), body=body))
+    return cast("Json", client.post("/responses", cast_to=OBJECT, body=body))
+
+
+def post_streamed(client: OpenAI, model: str, items: list[Json]) -> Json:
+    """`post()` of a stream, whose events come as plain data."""
+    body = {
+        "model": model,
+        "instructions": SYSTEM_PROMPT,
+        "input": items,
+        "tools": _TOOLS,
+        "store": False,
+        "stream": True,
+    }
+    done: Json = {}
+    for event in client.post("/responses", cast_to=OBJECT, body=body, stream=True, stream_cls=STREAM):
+        if event["type"] == "response.completed":
+            done = event["response"]
+    return done
 
 
 def _calls(answer: Json) -> list[Call]:
@@ -66,7 +83,12 @@ def _result(call_id: str, content: str) -> Json:
 RESPONSES = Protocol(
     api=Api.OPENAI_RESPONSES,
     connect=connect,
-    asks={"create()": create, "create(stream=True)": create_streamed, "post()": post},
+    asks={
+        "create()": create,
+        "create(stream=True)": create_streamed,
+        "post()": post,
+        "post(stream=True)": post_streamed,
+    },
     opening=lambda: [{"role": "user", "content": PROMPT}],
     joined=lambda answer: answer["output"],
     calls=_calls,
