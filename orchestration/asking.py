@@ -56,14 +56,20 @@ def ask(question: Question, carried: Carried, runtime: Runtime) -> Outcome:
         return end(turn, allowed)
     if carried.seconds_left < _LEAST_CALL_S:
         return end(turn, PAST_DEADLINE)
-    limits = question.request.limits
-    limits = replace(limits, call_s=min(limits.call_s, carried.seconds_left))
-    longest = repairs.shorter(question.request.max_output_tokens, allowed.max_output_tokens)
-    request = replace(question.request, max_output_tokens=longest, limits=limits)
-    question = replace(question, request=request, cut=allowed.cut)
+    question = _allowed(question, allowed, carried.seconds_left)
     outcome = allowed.applied_to(_try(question, carried, runtime), turn)
     # A call that was cut at the deadline is no failure of its provider's.
     return costs.ended_as(outcome, with_words(PAST_DEADLINE, turn)) if _is_late(outcome, carried) else outcome
+
+
+def _allowed(question: Question, allowed: costs.Allowance, seconds_left: float) -> Question:
+    """`question`, whose answer may be as long, and take as long, as the turn has room for."""
+    request, cut = question.request, allowed.cut
+    longest = repairs.shorter(request.max_output_tokens, allowed.max_output_tokens)
+    if request.limits.call_s <= seconds_left and longest == request.max_output_tokens and cut is question.cut:
+        return question
+    limits = replace(request.limits, call_s=min(request.limits.call_s, seconds_left))
+    return replace(question, request=replace(request, max_output_tokens=longest, limits=limits), cut=cut)
 
 
 def _try(question: Question, carried: Carried, runtime: Runtime) -> Outcome:
@@ -88,7 +94,9 @@ def _try(question: Question, carried: Carried, runtime: Runtime) -> Outcome:
         return Outcome(turn.counters)
     carried.begin_step(limits.connect_s + limits.call_s + SLACK_S)
     started = time.monotonic()
-    request = replace(question.request, key=let_in.key)
+    request = question.request
+    if let_in.key != request.key:
+        request = replace(request, key=let_in.key)
     make = question.client.reply if question.background is None else question.background.start
     try:
         reply = make(request, stop=carried.stop, on_text=question.on_text)

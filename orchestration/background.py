@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 from uuid import UUID
 
 from orchestration import answers, costs, holding, ownership, remedies
@@ -57,7 +58,8 @@ class Look:
 
 def client_of(client: ModelClient) -> BackgroundClient | None:
     """`client`, where its provider makes answers by itself and is configured for it."""
-    return client if isinstance(client, BackgroundClient) and client.is_background else None
+    # Not isinstance: that costs 15 us, and the question is asked before each call.
+    return cast("BackgroundClient", client) if getattr(client, "is_background", False) else None
 
 
 def started(attempt: answers.Attempt, found: Started, cut: Ending | None, carried: Carried) -> Outcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from uuid import UUID
 
 from orchestration.thinking import binds_to_prefix
@@ -22,6 +23,7 @@ def system_prompt(turn: Turn, model: str) -> str:
     return f"{prompt}\n\nYou are {model}, standing in for another model that could not answer."
 
 
+@lru_cache(maxsize=1024)
 def prompt_cache_key(session_id: UUID) -> str:
     """What tells a provider that two requests begin alike: the same for all of a session, and no id of ours."""
     return hashlib.sha256(b"perdure session " + session_id.bytes).hexdigest()[:32]

@@ -76,13 +76,20 @@ class Database(Statements):
         self._pool = Pool(connect, size=connections, wait_s=_WAIT_S)
 
     def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
-        with self._pooled() as pooled:
+        pooled = self._take()
+        try:
             return pooled.run(sql, params)
+        except psycopg.Error as error:
+            _raise_if_transient(error)
+            raise
+        finally:
+            self._pool.give(pooled)
 
     @contextmanager
     def transaction(self) -> Generator[Transaction, None, None]:
         """Several statements that commit together, for what happens once a turn, never in its loop."""
-        with self._pooled() as pooled:
+        pooled = self._take()
+        try:
             pooled.run("BEGIN", None)
             try:
                 yield Transaction(pooled)
@@ -90,6 +97,11 @@ class Database(Statements):
                 pooled.run("ROLLBACK", None)
                 raise
             pooled.run("COMMIT", None)
+        except psycopg.Error as error:
+            _raise_if_transient(error)
+            raise
+        finally:
+            self._pool.give(pooled)
 
     def check(self) -> None:
         """Raises DatabaseUnavailable or DatabaseUnfit, each with a sentence that says what to do."""
@@ -102,17 +114,11 @@ class Database(Statements):
     def close(self) -> None:
         self._pool.close()
 
-    @contextmanager
-    def _pooled(self) -> Generator[Pooled, None, None]:
+    def _take(self) -> Pooled:
         try:
-            pooled = self._pool.take()
-            try:
-                yield pooled
-            finally:
-                self._pool.give(pooled)
+            return self._pool.take()
         except psycopg.Error as error:
-            if is_transient(error):
-                raise DatabaseUnavailable(f"Postgres cannot be used now: {_first_line(error)}") from error
+            _raise_if_transient(error)
             raise
         except NoneFree as error:
             raise DatabaseUnavailable(f"no connection to Postgres became free in {_WAIT_S:g} s") from error
@@ -130,6 +136,12 @@ class Transaction:
     def one_or_none(self, sql: str, params: Params | None = None) -> Row | None:
         found = self.rows(sql, params)
         return found[0] if found else None
+
+
+def _raise_if_transient(error: psycopg.Error) -> None:
+    """Raises DatabaseUnavailable where waiting may cure it."""
+    if is_transient(error):
+        raise DatabaseUnavailable(f"Postgres cannot be used now: {_first_line(error)}") from error
 
 
 def is_transient(error: BaseException | None) -> bool:

@@ -49,6 +49,9 @@ _REASONING = ("reasoning_content", "reasoning")
 _REASONING_DETAILS = "reasoning_details"
 # What a message can have beside its content. Most pieces of a stream have nothing of it, and are looked at no further.
 _RARER = frozenset({REFUSAL, *_REASONING, _REASONING_DETAILS, "annotations", "tool_calls", "function_call"})
+# What is read of a call, and of the function in it; anything beside it is kept as it came.
+_CALL = frozenset({"id", "index", "type", "function", "custom"})
+_FUNCTION = frozenset({"name", "arguments", "input"})
 
 
 @dataclass(slots=True)
@@ -185,9 +188,13 @@ class OpenAIDecoder:
             call.arguments.append(written)
         elif written is not None:
             call.arguments.append(text_of(written, "the arguments of a call"))
-        known = ("id", "index", "type", "function", "custom")
-        call.extra.update({k: v for k, v in delta.items() if k not in known and v is not None})
-        more = {k: v for k, v in function.items() if k not in ("name", "arguments", "input") and v is not None}
+        if not (delta.keys() <= _CALL and function.keys() <= _FUNCTION):
+            self._call_more(call, delta, function)
+
+    def _call_more(self, call: _OpenCall, delta: Json, function: Json) -> None:
+        """Keep what only the issuer of a call knows the meaning of."""
+        call.extra.update({k: v for k, v in delta.items() if k not in _CALL and v is not None})
+        more = {k: v for k, v in function.items() if k not in _FUNCTION and v is not None}
         if more:
             call.extra.setdefault("function", {}).update(more)
 
