@@ -12,6 +12,7 @@ import redis
 from celery import Celery
 
 from orchestration.contexts import sources
+from orchestration.errors import ConfigError, UnknownTool
 from orchestration.history import RESUMED_NOTICE
 from orchestration.images import content_of
 from orchestration.interrupting import interrupt
@@ -20,6 +21,7 @@ from persistence import inbox, resumption, submission
 from persistence.database import Database
 from persistence.errors import DatabaseUnavailable
 from persistence.queue import Wake
+from persistence.records.agent import AgentSettings
 from persistence.records.message import Image, Text
 from persistence.records.status import TurnStatus
 from persistence.submission import Request, Submitted
@@ -86,8 +88,7 @@ class Client:
         resolved = config.resolve_agent(self.config, agent, overrides)
         if resolved.max_cost_usd is not None:
             config.check_prices(self.config, resolved)
-        registry.resolve(resolved.tools)
-        sources.resolve(resolved.context)
+        self._check_names(resolved, overrides)
         asked = Request(content, resolved, session_id, idempotency_key, priority, queue)
         submitted = submission.submit(self.database, asked)
         if submitted.interrupts is not None:
@@ -95,6 +96,17 @@ class Client:
         if submitted.is_new:
             wakes.ring_after_commit(self._app, self.database, Wake(submitted.turn_id, submitted.queue))
         return submitted
+
+    def _check_names(self, agent: AgentSettings, overrides: Mapping[str, str] | None) -> None:
+        """That what the agent names is here. Raises UnknownTool and ConfigError, with the place of the name."""
+        try:
+            registry.resolve(agent.tools)
+        except UnknownTool as error:
+            raise UnknownTool(f"{config.place_of(self.config, agent.name, 'tools', overrides)}: {error}") from error
+        try:
+            sources.resolve(agent.context)
+        except ConfigError as error:
+            raise ConfigError(f"{config.place_of(self.config, agent.name, 'context', overrides)}: {error}") from error
 
     def interrupt(self, turn_id: UUID) -> TurnStatus:
         """Ask a turn to end; its status after that. The stamp in Postgres comes first, the key in Redis is its bell."""

@@ -19,7 +19,7 @@ from orchestration.providers.pricing import PriceBook
 from orchestration.providers.settings import ENV_REFERENCE, Api, ModelLimits, Price, ProviderSettings
 from persistence.records.agent import AgentSettings
 from persistence.records.usage import Usage
-from workers import config_file, output_schemas
+from workers import config_file, output_schemas, overrides
 from workers.config_file import AgentEntry, ConfigFile, ProviderEntry, ended, guess
 from workers.settings import Settings
 
@@ -74,7 +74,7 @@ def load(settings: Settings, environ: Mapping[str, str] = os.environ) -> Config:
     )
 
 
-def resolve_agent(config: Config, name: str, overrides: Mapping[str, str] | None = None) -> AgentSettings:
+def resolve_agent(config: Config, name: str, given: Mapping[str, str] | None = None) -> AgentSettings:
     """The agent `name` with the `--set` texts of one turn over its own settings.
 
     Raises ConfigError: no such agent (the sentence lists the known ones), no such setting, a text that is not a value
@@ -86,19 +86,27 @@ def resolve_agent(config: Config, name: str, overrides: Mapping[str, str] | None
             raise ConfigError(NO_MODEL)
         known = ", ".join(config.agents) or 'none yet; add [agents.default] with model = "provider:model"'
         raise ConfigError(f"There is no agent {name!r} in {config.source}. Known are: {known}.")
-    if not overrides:
+    if not given:
         return _with_limits(agent, config.models)
     known = config_file.setting_names()
-    for key in overrides:
+    for key in given:
         if key not in known:
             raise ConfigError(ended(f"--set {key}: an agent has no such setting; {guess(key, known)}"))
-    data = asdict(agent) | {key: config_file.typed(key, text) for key, text in overrides.items()}
+    data = asdict(agent) | {key: config_file.typed(key, text) for key, text in given.items()}
     del data["name"]
-    entry = config_file.read(AgentEntry, data, where="--set")
+    where = overrides.place(given)
+    entry = config_file.read(AgentEntry, data, where=where)
     changed = AgentSettings(name=name, **entry.model_dump())
-    _check_models(changed, config.providers, where="--set")
-    output_schemas.check(changed, where="--set")
+    _check_models(changed, config.providers, where=where)
+    output_schemas.check(changed, where=where)
     return _with_limits(changed, config.models)
+
+
+def place_of(config: Config, agent: str, key: str, given: Mapping[str, str] | None = None) -> str:
+    """Where a setting of a turn stands, for the beginning of a sentence about it."""
+    if given is not None and key in given:
+        return overrides.written(key, given[key])
+    return f"{config.source}: agents.{agent}.{key}"
 
 
 def _with_limits(agent: AgentSettings, models: Mapping[str, ModelLimits]) -> AgentSettings:

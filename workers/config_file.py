@@ -27,7 +27,7 @@ from orchestration.providers.settings import (
     KeyStrategy,
 )
 from persistence.records.agent import AgentSettings
-from workers import output_schemas
+from workers import output_schemas, overrides
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -218,7 +218,7 @@ def typed(name: str, text: str) -> object:
     if NoneType in accepted and text.strip().lower() in ("", "none"):
         return None
     if name == output_schemas.SETTING:
-        return output_schemas.from_text(text, where=f"--set {name}={text[:40]}")
+        return output_schemas.from_text(text, where=overrides.written(name, text))
     if get_origin(kind) is tuple:
         return [part.strip() for part in text.split(",") if part.strip()]
     if int in accepted or float in accepted:

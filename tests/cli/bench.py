@@ -44,6 +44,10 @@ model = "main:scripted-answer"
 iterations = 1
 grace = "off"
 tools = ["calculator"]
+[agents.odd]
+model = "main:scripted-answer"
+tools = ["nope"]
+context = ["nope"]
 [prices."scripted-priced"]
 input_usd_per_million = 1
 output_usd_per_million = 10

@@ -96,11 +96,19 @@ def test_wrong_usage_is_told_before_any_server_is_looked_for(cli: Cli, words: tu
 
 
 REFUSED = [
-    (("submit", "hi", "--agent", "nobody"), ("There is no agent 'nobody'", "default, brief")),
-    (("run", "hi", "--agent", "nobody"), ("There is no agent 'nobody'", "default, brief")),
+    (("submit", "hi", "--agent", "nobody"), ("There is no agent 'nobody'", "default, brief, odd")),
+    (("run", "hi", "--agent", "nobody"), ("There is no agent 'nobody'", "default, brief, odd")),
     (("submit", "hi", "--set", "model=nowhere:some-model"), ("no provider 'nowhere' is configured", "main")),
     (("submit", "hi", "--set", "model=some-model"), ("names no provider", "provider:model")),
-    (("submit", "hi", "--set", "tools=nope"), ("no toolset and no module 'nope'", "calculator, files, history, time")),
+    (
+        ("submit", "hi", "--set", "tools=nope"),
+        ("--set tools=nope: ", "no toolset and no module 'nope'", "calculator, files, history, time"),
+    ),
+    (("submit", "hi", "--agent", "odd"), ("perdure.toml: agents.odd.tools: ", "no toolset and no module 'nope'")),
+    (
+        ("submit", "hi", "--agent", "odd", "--set", "tools=time"),
+        ("perdure.toml: agents.odd.context: ", "No context source"),
+    ),
     (("submit", "hi", "--set", "context=nope"), ("No context source 'nope' is here", '"file:notes.md"')),
     (("submit", "hi", "--set", "context=no_such:f"), ("'no_such:f' cannot be imported",)),
     (("submit", "hi", "--set", "context=file:/etc/passwd"), ("is not inside the workspace",)),

@@ -13,6 +13,7 @@ from orchestration.errors import ConfigError
 from orchestration.providers.settings import Api
 from persistence.records.agent import AgentSettings, Grace, ReferencesEvery
 from workers import config
+from workers.cli import arguments
 from workers.config import Config
 from workers.config_file import AgentEntry
 from workers.settings import Settings
@@ -311,6 +312,30 @@ def test_a_wrong_setting_of_one_turn_is_one_sentence(key: str, text: str, told: 
 
     assert told in str(error.value)
     assert str(error.value).startswith("--set")
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "told"),
+    [
+        ("output_schema", "{", "output_schema=@{path} is no JSON: write the schema itself"),
+        ("output_schema", '{"type": "array"}', "the output_schema of the agent 'default' is not of type \"object\""),
+        ("iterations", "many", 'iterations = "many" cannot be used'),
+        ("grace", "perhaps", "'answer', 'tools' or 'off'"),
+        ("model", "m", "write it as provider:model"),
+        ("context", "date,file:../x", "may not contain '..'"),
+    ],
+)
+def test_a_wrong_setting_from_a_file_is_told_with_its_key_and_its_file(
+    tmp_path: Path, key: str, text: str, told: str, load: Load
+) -> None:
+    path = tmp_path / "given.txt"
+    path.write_text(text)
+
+    with pytest.raises(ConfigError) as error:
+        config.resolve_agent(load(AGENT), "default", arguments.settings([f"{key}=@{path}"]))
+
+    assert told.format(path=path) in str(error.value)
+    assert str(error.value).startswith(f"--set {key}=@{path}")
 
 
 PRICE = '[prices."{}"]\ninput_usd_per_million = 1\noutput_usd_per_million = 2\n'

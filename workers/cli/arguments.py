@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from workers import overrides
+
 if TYPE_CHECKING:
     from uuid import UUID
 
@@ -124,7 +126,7 @@ def settings(pairs: list[str] | None) -> dict[str, str]:
 
 def _content_of(key: str, path: str) -> str:
     try:
-        return Path(path).read_text("utf-8")
+        return overrides.FromFile(Path(path).read_text("utf-8"), path)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is not UTF-8 text"
         raise WrongUsage(f"--set {key}=@{path}: the file cannot be read ({reason})") from error
