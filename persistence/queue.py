@@ -50,11 +50,20 @@ WITH ranked AS (
 UPDATE turns SET dispatched_at = now() FROM chosen
 WHERE turns.id = chosen.id AND status = 'queued' RETURNING turns.id, queue"""
 
+# What a worker says of itself may be some seconds old: what is written of its turns is not. A tenth of the slots of a
+# worker that takes interactive turns, too, is kept free of batches: an item may take its slot for minutes.
 _ROOM = """
-SELECT
-  (SELECT coalesce(sum(greatest(slots - busy, 0)), 0) FROM workers
-    WHERE seen_at > now() - interval '15 seconds' AND %(queue)s = ANY (string_to_array(queues, ','))) AS free,
-  (SELECT count(*) FROM turns WHERE status = 'queued' AND queue = %(queue)s AND dispatched_at <= now()) AS waiting"""
+WITH running AS (
+  SELECT worker, count(*) AS n FROM turns WHERE status = 'running' GROUP BY worker
+), there AS (
+  SELECT slots - greatest(busy, coalesce(running.n, 0)) AS unused,
+    CASE WHEN %(queue)s = 'batch' AND 'interactive' = ANY (string_to_array(queues, ',')) THEN slots / 10 ELSE 0 END AS kept
+  FROM workers LEFT JOIN running ON running.worker = workers.id
+  WHERE seen_at > now() - interval '15 seconds' AND %(queue)s = ANY (string_to_array(queues, ','))
+)
+SELECT coalesce(sum(greatest(unused - kept, 0)), 0) AS free, coalesce(sum(kept), 0) AS kept FROM there"""
+
+_WAITING = "SELECT count(*) AS n FROM turns WHERE status = 'queued' AND queue = %(queue)s AND dispatched_at <= now()"
 
 _DUE = """
 WITH due AS (
@@ -72,15 +81,21 @@ ON CONFLICT (id) DO UPDATE SET slots = excluded.slots, busy = excluded.busy, stu
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Free slots of a queue's workers, and turns that were woken but not claimed yet."""
+    """Free slots of a queue's workers, beside those that are `kept` for others, and turns that were woken but not claimed."""
 
     free: int
+    kept: int
     waiting: int
 
 
 def room(database: Statements, queue: str) -> Room:
     row = database.one(_ROOM, {"queue": queue})
-    return Room(int(row["free"]), int(row["waiting"]))
+    return Room(int(row["free"]), int(row["kept"]), waiting(database, queue))
+
+
+def waiting(database: Statements, queue: str) -> int:
+    """How many turns were woken and not claimed yet."""
+    return database.one(_WAITING, {"queue": queue})["n"]
 
 
 def dispatch(database: Statements, queue: str, *, limit: int, resend: bool) -> list[Wake]:

@@ -56,7 +56,7 @@ def ring_after_commit(app: Celery, database: Database, wake: Wake) -> None:
     Never raises: the turn is stored, and who was told otherwise would submit it again. The dispatcher wakes it too.
     """
     try:
-        if wake.queue != "interactive" or queue.room(database, wake.queue).waiting >= _FEW:
+        if wake.queue != "interactive" or queue.waiting(database, wake.queue) >= _FEW:
             return
         queue.mark_dispatched(database, wake.turn_id)
     except DatabaseUnavailable as error:

@@ -174,8 +174,17 @@ def test_room_is_what_living_workers_of_the_queue_have_free(bench: Bench) -> Non
     woken(bench)
     queued(bench)
 
-    assert queue.room(bench.database, "interactive") == Room(free=6, waiting=1)
-    assert queue.room(bench.database, "batch") == Room(free=9, waiting=0)
+    assert queue.room(bench.database, "interactive") == Room(free=6, kept=0, waiting=1)
+    assert queue.room(bench.database, "batch") == Room(free=8, kept=1, waiting=0)
+
+
+def test_a_turn_that_was_claimed_since_its_worker_spoke_takes_room(bench: Bench) -> None:
+    queue.report(bench.database, replace(SIGNS, busy=0))
+    for _ in range(3):
+        claim(bench.database, queued(bench), SIGNS.id)
+
+    assert queue.room(bench.database, "interactive") == Room(free=7, kept=0, waiting=0)
+    assert queue.room(bench.database, "batch") == Room(free=6, kept=1, waiting=0)
 
 
 def test_a_worker_that_says_more_of_itself_is_still_one_worker(bench: Bench) -> None:

@@ -9,7 +9,8 @@ from persistence import queue
 from persistence.database import Statements
 from workers import wakes
 
-# Woken turns for every free slot: enough that no slot waits, few enough that Redis stays shallow.
+# Woken turns for every free slot: enough that no slot waits, few enough that Redis stays shallow. Where slots are kept for
+# other turns it is one: a wake too many would be taken into one of those.
 _DEPTH = 2
 _MOST = 500
 
@@ -27,7 +28,8 @@ class Dispatcher:
         room = queue.room(database, name)
         # With an empty queue and free slots, a turn that was woken and not claimed has lost its wake.
         resend = room.waiting > 0 and room.free > 0 and self._is_empty(name)
-        limit = min(_DEPTH * room.free - (0 if resend else room.waiting), _MOST)
+        depth = 1 if room.kept else _DEPTH
+        limit = min(depth * room.free - (0 if resend else room.waiting), _MOST)
         if limit <= 0:
             return 0
         chosen = queue.dispatch(database, name, limit=limit, resend=resend)
