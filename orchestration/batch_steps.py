@@ -40,7 +40,7 @@ def stop_items(database: Database, batch_id: UUID) -> Iterator[Stopped]:
     message = interrupted(ExitReason.BATCH_INTERRUPTED).message or ""
     while ended := batch_moves.end_unstarted(database, batch_id, message=message, limit=_AT_ONCE):
         yield from (Stopped(turn_id, TurnStatus.INTERRUPTED) for turn_id in ended)
-    for turn_id in batch_moves.live_items(database, batch_id):
+    for turn_id in batch_moves.unasked_items(database, batch_id):
         yield Stopped(turn_id, interrupt(database, turn_id, ExitReason.BATCH_INTERRUPTED))
 
 

@@ -37,9 +37,10 @@ UPDATE batches SET status = 'filling', sealed_at = NULL, interrupt_requested_at 
 WHERE id = %(id)s AND resumes = %(resumes)s AND status <> 'filling'
   AND (ended_at IS NOT NULL OR interrupt_requested_at IS NULL) RETURNING {COLUMNS}"""
 
+# The last of the items by its ending; one that has none comes first. A look at one entry of an index for each batch.
 _OVER = """
 SELECT id, resumes FROM batches b WHERE ended_at IS NULL AND status = 'running'
-  AND NOT EXISTS (SELECT FROM turns t WHERE t.batch_id = b.id AND t.ended_at IS NULL)
+  AND NOT coalesce((SELECT t.ended_at IS NULL FROM turns t WHERE t.batch_id = b.id ORDER BY t.ended_at DESC LIMIT 1), false)
 ORDER BY id LIMIT 100"""
 
 # `resumes` is the fence: the items were seen to have ended by an earlier statement, and only a resume changes that.
@@ -80,7 +81,10 @@ WITH wanted AS (
 )
 SELECT id FROM ended"""
 
-_LIVE = "SELECT id FROM turns WHERE batch_id = %(id)s AND ended_at IS NULL ORDER BY id LIMIT %(limit)s"
+# Not those whose worker knows already.
+_LIVE = """
+SELECT id FROM turns WHERE batch_id = %(id)s AND ended_at IS NULL
+  AND (status <> 'running' OR interrupt_requested_at IS NULL) ORDER BY id LIMIT %(limit)s"""
 
 _TO_STOP = """
 SELECT id FROM batches WHERE ended_at IS NULL AND status = 'running' AND interrupt_requested_at IS NOT NULL ORDER BY id"""
@@ -165,8 +169,8 @@ def end_unstarted(database: Statements, batch_id: UUID, *, message: str, limit: 
     return [r["id"] for r in database.rows(_END_UNSTARTED, params)]
 
 
-def live_items(database: Statements, batch_id: UUID, *, limit: int = 1000) -> list[UUID]:
-    """Those that have not ended."""
+def unasked_items(database: Statements, batch_id: UUID, *, limit: int = 1000) -> list[UUID]:
+    """Those that have not ended, and have to be asked to."""
     return [r["id"] for r in database.rows(_LIVE, {"id": batch_id, "limit": limit})]
 
 

@@ -107,6 +107,11 @@ def status(database: Database, batch_id: UUID) -> BatchStatus:
     return BatchStatus(row["status"])
 
 
+def turn_ids(database: Database, batch_id: UUID) -> list[UUID]:
+    """Those of all its items."""
+    return [r["id"] for r in database.rows("SELECT id FROM turns WHERE batch_id = %(id)s", {"id": batch_id})]
+
+
 def results(database: Database, batch_id: UUID, *, at_a_time: int = 500) -> Iterator[Sequence[ItemResult]]:
     """The items that have ended, in the order of the file."""
     after = 0

@@ -16,6 +16,7 @@ def parse_id(text: str, what: str = "turn") -> UUID:
     try:
         return UUID(text)
     except ValueError:
+        listing = "perdure batch list" if what == "batch" else "perdure list"
         raise ValueError(
-            f"{text!r} is not a {what} id; an id looks like 0198c0de-7a11-7c3e-9a52-3f2b8f6a1c04 (see `perdure list`)"
+            f"{text!r} is not a {what} id; an id looks like 0198c0de-7a11-7c3e-9a52-3f2b8f6a1c04 (see `{listing}`)"
         ) from None

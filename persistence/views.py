@@ -41,6 +41,7 @@ class TurnView:
     fencing_token: int
     waiting_for: str | None
     batch_id: UUID | None
+    custom_id: str | None
     parent_turn_id: UUID | None
     created_at: datetime
     started_at: datetime | None
@@ -105,7 +106,7 @@ class WorkerView:
 _VIEW = """
 SELECT t.id, t.session_id, a.name AS agent, t.status, t.exit_reason, t.result, t.iterations_used, t.iterations_max,
   t.grace_used, t.input_tokens, t.output_tokens, t.cache_read_tokens, t.cache_write_tokens, t.reasoning_tokens,
-  t.cost_usd, t.unpriced_attempts, t.unknown_attempts, t.estimated_tokens, t.estimated_cost_usd, t.crash_count, t.fencing_token, t.waiting_for, t.batch_id, t.parent_turn_id,
+  t.cost_usd, t.unpriced_attempts, t.unknown_attempts, t.estimated_tokens, t.estimated_cost_usd, t.crash_count, t.fencing_token, t.waiting_for, t.batch_id, t.custom_id, t.parent_turn_id,
   t.created_at, t.started_at, t.ended_at, t.resumes, t.worker,
   CASE WHEN t.status <> 'running' THEN NULL
     WHEN EXISTS (SELECT FROM tool_calls c WHERE c.turn_id = t.id AND c.status IN ('open', 'started')) THEN 'acting'
@@ -123,15 +124,21 @@ def turn(database: Database, turn_id: UUID) -> TurnView:
 
 
 def turns(
-    database: Database, *, status: str | None = None, session_id: UUID | None = None, limit: int = 50
+    database: Database,
+    *,
+    status: str | None = None,
+    session_id: UUID | None = None,
+    batch_id: UUID | None = None,
+    limit: int = 50,
 ) -> list[TurnView]:
     """The newest turns first."""
     rows = database.rows(
         _VIEW
         + "WHERE (%(status)s::text IS NULL OR t.status = %(status)s)"
         + " AND (%(session)s::uuid IS NULL OR t.session_id = %(session)s)"
+        + " AND (%(batch)s::uuid IS NULL OR t.batch_id = %(batch)s)"
         + " ORDER BY t.created_at DESC, t.id DESC LIMIT %(limit)s",
-        {"status": status, "session": session_id, "limit": limit},
+        {"status": status, "session": session_id, "batch": batch_id, "limit": limit},
     )
     return [_to_view(r) for r in rows]
 
@@ -213,6 +220,7 @@ def _to_view(row: Row) -> TurnView:
         fencing_token=row["fencing_token"],
         waiting_for=row["waiting_for"],
         batch_id=row["batch_id"],
+        custom_id=row["custom_id"],
         parent_turn_id=row["parent_turn_id"],
         created_at=row["created_at"],
         started_at=row["started_at"],

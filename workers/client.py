@@ -5,28 +5,29 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, BinaryIO
 from uuid import UUID
 
 import redis
 from celery import Celery
 
-from orchestration.contexts import sources
-from orchestration.errors import ConfigError, UnknownTool
+from orchestration.batch_steps import Resumed
 from orchestration.history import RESUMED_NOTICE
 from orchestration.images import content_of
 from orchestration.interrupting import interrupt
-from orchestration.tools import registry
 from persistence import inbox, resumption, submission
+from persistence.batch_moves import Raise
 from persistence.database import Database
 from persistence.errors import DatabaseUnavailable
 from persistence.queue import Wake
-from persistence.records.agent import AgentSettings
+from persistence.records.batch import Batch
 from persistence.records.message import Image, Text
 from persistence.records.status import TurnStatus
 from persistence.submission import Request, Submitted
-from workers import config, results, servers, wakes
+from workers import asked_agent, config, results, servers, wakes
 from workers import settings as environment
+from workers.batching import orders, stopping
+from workers.batching.orders import Wanted
 from workers.celery_app import configured
 from workers.config import DEFAULT_AGENT, Config
 from workers.live.reader import LiveReader
@@ -85,10 +86,7 @@ class Client:
         price, settings), UnknownTool, NotFound (session), BadInput (blocks), Refused, DuplicateTurn, DatabaseUnavailable.
         """
         content = prompt if isinstance(prompt, str) else content_of(prompt)
-        resolved = config.resolve_agent(self.config, agent, overrides)
-        if resolved.max_cost_usd is not None:
-            config.check_prices(self.config, resolved)
-        self._check_names(resolved, overrides)
+        resolved = asked_agent.resolve(self.config, agent, overrides)
         asked = Request(content, resolved, session_id, idempotency_key, priority, queue)
         submitted = submission.submit(self.database, asked)
         if submitted.interrupts is not None:
@@ -96,17 +94,6 @@ class Client:
         if submitted.is_new:
             wakes.ring_after_commit(self._app, self.database, Wake(submitted.turn_id, submitted.queue))
         return submitted
-
-    def _check_names(self, agent: AgentSettings, overrides: Mapping[str, str] | None) -> None:
-        """That what the agent names is here. Raises UnknownTool and ConfigError, with the place of the name."""
-        try:
-            registry.resolve(agent.tools)
-        except UnknownTool as error:
-            raise UnknownTool(f"{config.place_of(self.config, agent.name, 'tools', overrides)}: {error}") from error
-        try:
-            sources.resolve(agent.context)
-        except ConfigError as error:
-            raise ConfigError(f"{config.place_of(self.config, agent.name, 'context', overrides)}: {error}") from error
 
     def interrupt(self, turn_id: UUID) -> TurnStatus:
         """Ask a turn to end; its status after that. The stamp in Postgres comes first, the key in Redis is its bell."""
@@ -137,6 +124,21 @@ class Client:
         results.forget(self._app, turn_id)
         wakes.ring_after_commit(self._app, self.database, Wake(resumed.turn_id, resumed.queue))
         return resumed
+
+    def submit_batch(self, file: BinaryIO, wanted: Wanted) -> Batch:
+        """Store a batch as a whole and let it start, or join the one that these very items have become already.
+
+        Raises BadBatch, with all that is wrong with the file, before anything is stored; and what `submit` raises.
+        """
+        return orders.submit(self.database, self.config, file, wanted)
+
+    def interrupt_batch(self, batch_id: UUID) -> Batch:
+        """Ask a batch to end, with every item that has not; where it stands after that. Raises NotFound."""
+        return stopping.interrupt(self.database, self._keys, batch_id)
+
+    def resume_batch(self, batch_id: UUID, raised: Raise) -> Resumed:
+        """Queue the items again that ended and are not completed. Raises NotFound, or Refused with what to do."""
+        return stopping.resume(self.database, self._keys, self._app, batch_id, raised)
 
     def live(self, turn_id: UUID) -> LiveReader:
         """What a turn says while it goes on. Raises ServersMissing."""

@@ -41,6 +41,7 @@ def view(spending: Spending) -> TurnView:
         fencing_token=1,
         waiting_for=None,
         batch_id=None,
+        custom_id=None,
         parent_turn_id=None,
         created_at=at,
         started_at=at,

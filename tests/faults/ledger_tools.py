@@ -84,6 +84,13 @@ def leaf(ctx: ToolContext, n: int, chars: int) -> str:
     return f"leaf {n}: {'x' * chars}"
 
 
+@tool(effect="reads", timeout_s=120)
+def echo(ctx: ToolContext, text: str) -> str:
+    """Say it again."""
+    _work(ctx, "echo", "")
+    return text
+
+
 @tool(effect="once", timeout_s=120, parallel=True)
 def obey(ctx: ToolContext, hold: str = "") -> str:
     """Run beside others, and end when told to."""

@@ -1,7 +1,7 @@
 """Exit codes, which scripts rely on, and the code of every error that is no bug.
 
 Every command: 0 done, 1 refused with a reason, 64 wrong usage, 69 a server is missing. `run` also: 2 incomplete, 130
-interrupted, and 1 for a failed turn.
+interrupted, and 1 for a failed turn; `batch submit --wait` the same: 2 where only some items are completed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from orchestration.errors import PerdureError
 from persistence.errors import DatabaseUnavailable, DatabaseUnfit, StoreError
+from persistence.records.batch import BatchStatus
 from persistence.records.status import TurnStatus
 
 DONE = 0
@@ -24,6 +25,13 @@ OF_RUN: Mapping[TurnStatus, int] = {
     TurnStatus.FAILED: REFUSED,
     TurnStatus.INCOMPLETE: INCOMPLETE,
     TurnStatus.INTERRUPTED: INTERRUPTED,
+}
+
+OF_BATCH: Mapping[BatchStatus, int] = {
+    BatchStatus.COMPLETED: DONE,
+    BatchStatus.FAILED: REFUSED,
+    BatchStatus.COMPLETED_WITH_FAILURES: INCOMPLETE,
+    BatchStatus.INTERRUPTED: INTERRUPTED,
 }
 
 

@@ -12,7 +12,7 @@ import typer
 from orchestration.errors import PerdureError
 from persistence.errors import StoreError
 from workers import import_path
-from workers.cli import costs, exits, notices, processes, reading, servers, turns
+from workers.cli import batches, costs, exits, notices, processes, reading, servers, turns
 from workers.cli.arguments import WrongUsage
 
 app = typer.Typer(
@@ -44,6 +44,8 @@ for command in (
     turns.resume,
 ):
     app.command(command.__name__.rstrip("_"))(command)
+
+app.add_typer(batches.app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -101,17 +101,19 @@ def list_(
     *,
     status: Annotated[TurnStatus | None, typer.Option("--status", help="Only turns in this state.")] = None,
     session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only turns of this session.")] = None,
+    batch: Annotated[str | None, typer.Option("--batch", metavar="ID", help="Only items of this batch.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="At most this many.")] = 50,
     as_json: AsJson = False,
 ) -> int:
     """List turns, the newest first."""
     session_id = arguments.session_id(session)
+    batch_id = None if batch is None else arguments.an_id(batch, "batch")
     from persistence import views
     from workers.cli import connecting, render, shapes
 
     wanted = None if status is None else status.value
     with connecting.database() as database:
-        found = views.turns(database, status=wanted, session_id=session_id, limit=limit)
+        found = views.turns(database, status=wanted, session_id=session_id, batch_id=batch_id, limit=limit)
     if as_json:
         for view in found:
             print(shapes.line(shapes.turn(view)))

@@ -66,16 +66,16 @@ def card(view: TurnView) -> str:
         "iterations": f"{view.iterations_used} of {view.iterations_max}" + (", grace call" if view.grace_used else ""),
         "tokens": f"{used.input_tokens} in, {used.output_tokens} out, {used.cache_read_tokens} read from and "
         f"{used.cache_write_tokens} written to a cache, {used.reasoning_tokens} of reasoning",
-        "cost": _cost(view.spending),
-        "estimated": _estimated(view.spending),
+        "cost": cost(view.spending),
+        "estimated": estimated(view.spending),
         "workers lost": view.crash_count or None,
         "parent": view.parent_turn_id,
-        "batch": view.batch_id,
+        "batch": None if view.batch_id is None else f"{view.batch_id}, item {view.custom_id}",
         "created": view.created_at,
         "started": view.started_at,
         "ended": view.ended_at,
     }
-    lines = [f"{name:<13}{_instant(value)}" for name, value in facts.items() if value is not None]
+    lines = [f"{name:<13}{instant(value)}" for name, value in facts.items() if value is not None]
     answer = ["", view.output_text.rstrip()] if view.output_text else []
     return printable("\n".join([*lines, *answer]))
 
@@ -84,7 +84,12 @@ def table(views: Sequence[TurnView]) -> str:
     """A line a turn, its id first and whole: what other commands want."""
     head = ("TURN", "STATUS", "REASON", "AGENT", "ITERATIONS", "TOKENS", "COST", "CREATED")
     rows = [head, *(_row(view) for view in views)]
-    widths = [max(len(row[n]) for row in rows) for n in range(len(head))]
+    return columns(rows)
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of a table, the first of them its head."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return printable("\n".join("  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows))
 
 
@@ -98,14 +103,13 @@ def sums(of: str, found: Sequence[Sum]) -> str:
                 each.name or "(none)",
                 str(each.turns),
                 str(each.usage.total),
-                _cost(each.spending) or "",
-                _estimated(each.spending) or "",
+                cost(each.spending) or "",
+                estimated(each.spending) or "",
             )
             for each in found
         ),
     ]
-    widths = [max(len(row[n]) for row in rows) for n in range(len(head))]
-    return printable("\n".join("  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows))
+    return columns(rows)
 
 
 def workers(alive: Sequence[WorkerView]) -> str:
@@ -147,11 +151,12 @@ def _row(view: TurnView) -> tuple[str, ...]:
         f"{view.iterations_used}/{view.iterations_max}",
         str(view.usage.total),
         "" if view.spending.total_usd is None else dollars(view.spending.total_usd),
-        _instant(view.created_at),
+        instant(view.created_at),
     )
 
 
-def _cost(spending: Spending) -> str | None:
+def cost(spending: Spending) -> str | None:
+    """What is known of it, and said to be a part where it is one."""
     known = None if spending.cost_usd is None else dollars(spending.cost_usd)
     if not spending.unpriced_attempts:
         return known
@@ -159,12 +164,12 @@ def _cost(spending: Spending) -> str | None:
     return f"unknown: {without}" if known is None else f"at least {known}: {without}"
 
 
-def _estimated(spending: Spending) -> str | None:
+def estimated(spending: Spending) -> str | None:
     """What may have been billed beside the cost, and nobody told."""
     if not spending.unknown_attempts:
         return None
-    cost = "" if spending.estimated_cost_usd is None else f", {dollars(spending.estimated_cost_usd)}"
-    told = f"about {spending.estimated_tokens} tokens{cost}, for" if spending.estimated_tokens else "nothing yet for"
+    priced = "" if spending.estimated_cost_usd is None else f", {dollars(spending.estimated_cost_usd)}"
+    told = f"about {spending.estimated_tokens} tokens{priced}, for" if spending.estimated_tokens else "nothing yet for"
     return f"{told} {times(spending.unknown_attempts, 'attempt')} whose usage is not known"
 
 
@@ -189,7 +194,8 @@ def sizes(sources: Sequence[Payload]) -> str:
     return ", ".join(f"{each['source']} ({each['chars']:,} characters)" for each in sources)
 
 
-def _instant(value: object) -> str:
+def instant(value: object) -> str:
+    """A date and time here; anything else as its text."""
     return value.astimezone().strftime("%Y-%m-%d %H:%M:%S") if isinstance(value, datetime) else str(value)
 
 

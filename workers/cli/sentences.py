@@ -137,7 +137,10 @@ def _ended(p: Payload) -> str:
 
 
 _SENTENCES: Mapping[str, Callable[[Payload], str]] = {
-    "turn.submitted": lambda p: f"submitted to agent {p.get('agent')}",
+    "turn.submitted": lambda p: (
+        f"submitted to agent {p.get('agent')}"
+        + (f", item {p.get('custom_id')} of batch {p.get('batch_id')}" if p.get("batch_id") else "")
+    ),
     "turn.claimed": lambda p: f"carried by a worker (fencing token {p.get('fencing_token')})",
     "turn.taken_back": lambda _: "its worker was lost; another one goes on from the last checkpoint",
     "turn.handed_back": _handed_back,

@@ -8,7 +8,7 @@ show, list      {"turn_id", "session_id", "agent", "status", "exit_reason", "act
                 "usage": {"input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens",
                 "reasoning_tokens", "unknown_attempts", "unpriced_attempts", "estimated_tokens"}, "cost_usd",
                 "known_cost_usd", "estimated_cost_usd", "crash_count", "fencing_token", "waiting_for", "batch_id",
-                "parent_turn_id", "created_at", "started_at", "ended_at"}
+                "custom_id", "parent_turn_id", "created_at", "started_at", "ended_at"}
 history         {"seq", "turn_id", "iteration", "role", "origin", "content": [blocks], "compressed"}, a line a message
                 and "parts", the numbers of the messages that an answer in several parts is joined from
                 blocks: {"type": "text", "text"}, {"type": "tool_call", "id", "name", "arguments"},
@@ -23,6 +23,15 @@ events          {"seq", "at", "type", …}, a line an event; with --live between
                 "text"}; {"type": "live.state", "text"}
 costs           {"tenant" | "agent" | "batch" | "turn_id", "turns", "usage", "cost_usd", "known_cost_usd",
                 "estimated_cost_usd"}, a line a sum, the last four as in show
+batch submit    {"batch_id", "items"}
+batch interrupt {"batch_id", "status"}
+batch resume    {"batch_id", "items", "left": [{"custom_id", "turn_id", "why"}]}
+batch show,     {"batch_id", "name", "agent", "status", "interrupt_requested", "items", "counts": {status: n},
+batch list      "exit_reasons": {exit reason: n}, "usage", "cost_usd", "known_cost_usd", "estimated_cost_usd", "resumes",
+                "created_at", "ended_at"}; usage and costs are sums, as in show
+batch results   {"custom_id", "turn_id", "status", "exit_reason", "output_text", "output", "error", "usage", "cost_usd",
+                "known_cost_usd", "estimated_cost_usd", "iterations"}, a line an item that has ended, each as in show;
+                "output" is the value of an answer that fits the agent's output_schema, else null
 up              {"database_url", "redis_url"}
 
 Instants are ISO 8601 in UTC; "arguments" is the model's own JSON text; "error" is there for failed turns only, and its
@@ -38,6 +47,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from orchestration.structured_output import json_text
+from persistence.batch_views import BatchView, ItemResult
 from persistence.events import StoredEvent
 from persistence.records.context import sources_of
 from persistence.records.message import Block, Call, Text, block_to_json
@@ -89,11 +100,53 @@ def turn(view: TurnView) -> Json:
         "fencing_token": view.fencing_token,
         "waiting_for": view.waiting_for,
         "batch_id": _text(view.batch_id),
+        "custom_id": view.custom_id,
         "parent_turn_id": _text(view.parent_turn_id),
         "created_at": _instant(view.created_at),
         "started_at": _instant(view.started_at),
         "ended_at": _instant(view.ended_at),
     }
+
+
+def item(found: ItemResult) -> Json:
+    """How an item of a batch ended."""
+    failed, completed = found.status is TurnStatus.FAILED, found.status is TurnStatus.COMPLETED
+    return {
+        "custom_id": found.custom_id,
+        "turn_id": str(found.turn_id),
+        "status": found.status.value,
+        "exit_reason": found.exit_reason.value,
+        "output_text": found.output_text,
+        "output": _value(found.output_text) if completed and found.has_schema else None,
+        "error": {"code": found.exit_reason.value, "message": found.message or ""} if failed else None,
+        **spent_as_json(found.usage, found.spending),
+        "iterations": {"used": found.iterations_used, "max": found.iterations_max},
+    }
+
+
+def batch(view: BatchView) -> Json:
+    return {
+        "batch_id": str(view.batch_id),
+        "name": view.name,
+        "agent": view.agent,
+        "status": view.status.value,
+        "interrupt_requested": view.is_interrupted,
+        "items": view.size,
+        "counts": {status.value: view.items.get(status, 0) for status in TurnStatus},
+        "exit_reasons": {reason.value: n for reason, n in sorted(view.endings.items())},
+        **spent_as_json(view.usage, view.spending),
+        "resumes": view.resumes,
+        "created_at": _instant(view.created_at),
+        "ended_at": _instant(view.ended_at),
+    }
+
+
+def _value(text: str | None) -> Any:
+    """What an answer in JSON says; it was checked against its schema when it came."""
+    try:
+        return json.loads(json_text(text or ""))
+    except ValueError:
+        return None
 
 
 def message(view: MessageView, *, sent: bool = False) -> Json:

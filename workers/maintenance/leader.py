@@ -16,6 +16,7 @@ from persistence.errors import DatabaseUnavailable
 from persistence.leadership import Lead
 from workers import telemetry, wiring
 from workers.celery_app import configured
+from workers.maintenance.batches import Batches
 from workers.maintenance.dispatcher import Dispatcher
 from workers.maintenance.interrupt_keys import InterruptKeys
 from workers.maintenance.reaper import Reaper
@@ -42,6 +43,7 @@ class Leader:
         self._reaper = Reaper(parts.lease)
         database = parts.runtime.database
         self._services: list[Callable[[Statements], int]] = [
+            Batches(parts.keys, database).run_once,
             Timers(app).run_once,
             Dispatcher(app, parts.keys).run_once,
             InterruptKeys(app, parts.keys, database).run_once,

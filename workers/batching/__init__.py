@@ -1,0 +1,1 @@
+"""Batches from Python: the file that one is made from, its submit, its interrupt and its resume."""

@@ -1,0 +1,121 @@
+"""From the lines of a file to the items of a batch, and into Postgres."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from orchestration.errors import PerdureError
+from persistence import batches
+from persistence.database import Database
+from persistence.records.agent import AgentSettings
+from persistence.records.batch import Batch, BatchStatus, Item, Order
+from persistence.submission import DEFAULT_TENANT
+from workers import asked_agent
+from workers.batching import input_file
+from workers.batching.input_file import Keys, Line, Problem
+from workers.config import DEFAULT_AGENT, Config
+from workers.config_file import as_written
+
+# Items in one transaction: enough that the round trips do not count, few enough that a kill loses little.
+_AT_ONCE = 500
+
+
+class BadBatch(PerdureError):
+    """A file that no batch can be made from; `problems` are all that were found, in the order of its lines."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__(str(problems[0]))
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How a file is to become a batch. `overrides` are settings for every item, as `--set` has them."""
+
+    agent: str = DEFAULT_AGENT
+    overrides: Mapping[str, str] | None = None
+    keys: Keys | None = None
+    name: str | None = None
+    key: str | None = None
+    is_again: bool = False
+    priority: int = 0
+
+
+def submit(database: Database, configured: Config, file: BinaryIO, wanted: Wanted) -> Batch:
+    """Store a batch as a whole and let it start, or join the one that these very items have become already.
+
+    May be called again with the same file after whatever happened to an earlier call: it goes on where that stopped.
+
+    Raises BadBatch, before anything is stored; DuplicateBatch, Refused, NotFound, ConfigError, DatabaseUnavailable.
+    """
+    order = read(database, configured, file, wanted)
+    while True:
+        batch = batches.submitted(database, order)
+        if batch.status is not BatchStatus.FILLING or _fill(database, batch, order):
+            return batch
+
+
+def read(database: Database, configured: Config, file: BinaryIO, wanted: Wanted) -> Order:
+    """The file as an order of items. Raises BadBatch with everything that is wrong with it."""
+    agents = _Agents(configured, wanted)
+    agents.settings_of(None, {})  # what is wrong for every item is one sentence, not one for each line
+    lines, problems = input_file.read(file, wanted.keys)
+    items: list[Item] = []
+    for line in lines:
+        try:
+            agent, agent_id = agents.settings_of(line.agent, line.settings)
+        except PerdureError as error:
+            problems.append(Problem(line.n, str(error)))
+        else:
+            items.append(Item(line.n, line.custom_id, line.content, agent, agent_id, line.session_id))
+    order = Order(items, wanted.agent, DEFAULT_TENANT, wanted.name, wanted.key, wanted.is_again, wanted.priority)
+    problems += _lost_sessions(database, order, lines)
+    if not lines and not problems:
+        problems.append(Problem(1, "the file holds no items"))
+    if problems:
+        raise BadBatch(sorted(problems, key=lambda problem: problem.line))
+    return order
+
+
+def _fill(database: Database, batch: Batch, order: Order) -> bool:
+    """Store what is missing, then let the batch start; False when somebody else has done so, or has interrupted it."""
+    missing = batches.missing(database, batch.id, order.items)
+    for part in _parts(missing):
+        if not batches.add(database, batch.id, order, part):
+            return False
+    return batches.seal(database, batch.id, items=len(order.items))
+
+
+def _lost_sessions(database: Database, order: Order, lines: Sequence[Line]) -> Iterator[Problem]:
+    if not any(line.session_id for line in lines):
+        return
+    unknown = batches.unknown_sessions(database, order)
+    for line in lines:
+        if line.session_id in unknown:
+            yield Problem(line.n, f"there is no session {line.session_id}; leave it out to start a new one")
+
+
+class _Agents:
+    """The settings of items, looked up and checked once for each agent and each set of settings."""
+
+    def __init__(self, configured: Config, wanted: Wanted) -> None:
+        self._config, self._wanted = configured, wanted
+        self._known: dict[str, tuple[AgentSettings, str]] = {}
+
+    def settings_of(self, agent: str | None, settings: Mapping[str, object]) -> tuple[AgentSettings, str]:
+        """The agent of an item and its digest. Raises PerdureError with a sentence."""
+        asked = json.dumps([agent, settings], sort_keys=True)
+        if asked not in self._known:
+            own = {key: as_written(value) for key, value in settings.items()}
+            overrides = {**(self._wanted.overrides or {}), **own}
+            resolved = asked_agent.resolve(self._config, agent or self._wanted.agent, overrides)
+            self._known[asked] = (resolved, resolved.digest)
+        return self._known[asked]
+
+
+def _parts(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    for start in range(0, len(items), _AT_ONCE):
+        yield items[start : start + _AT_ONCE]
