@@ -15,7 +15,7 @@ from orchestration.ports import Finish
 from orchestration.structured_output import json_text, misfit
 from persistence.records import parts
 from persistence.records.agent import Grace
-from persistence.records.message import Message
+from persistence.records.message import Message, Opaque
 from persistence.records.outcome import Counters, Ending, Event, Outcome
 from persistence.records.status import ExitReason
 from persistence.records.turn import Turn
@@ -50,6 +50,10 @@ class _Retry:
 def marked(message: Message, finish: Finish) -> Message:
     """The reply as it is stored: one without calls that was stopped in its middle is a part of an answer."""
     why = _PARTS.get(finish)
+    if why is parts.Why.PAUSE and not any(isinstance(b, Opaque) for b in message.content):
+        why = (
+            parts.Why.LENGTH
+        )  # there is no tool of the provider's to go on with, and words alone it does not take back
     return message if why is None or message.calls else parts.part(message, why)
 
 

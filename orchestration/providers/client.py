@@ -20,6 +20,7 @@ from orchestration.providers.failures import Malformed, Reported, Translator
 from orchestration.providers.keyring import Keyring
 from orchestration.providers.quota_headers import quota_of
 from orchestration.providers.wire import call_ids
+from orchestration.providers.wire.bodies import Kind, is_named_document, named, recognised
 from orchestration.providers.wire.decoding import Decoder
 from orchestration.providers.wire.strict_json import object_of
 
@@ -122,14 +123,17 @@ class ProviderClient:
                     response.close()
 
     def _read(self, response: httpx2.Response, decoder: Decoder, watch: CallWatch) -> Reply:
-        kind = content_type(response)
-        if kind == "text/event-stream":
-            self._read_events(response, decoder, watch)
-        elif kind.endswith("json"):
+        if is_named_document(response):
             watch.token()
-            decoder.document(object_of(response.read(), "the answer"))
-        else:
-            raise Malformed(f"the answer is {kind or 'of no stated type'}: neither an event stream nor JSON")
+        match recognised(response):
+            case Kind.EVENTS:
+                self._read_events(response, decoder, watch)
+            case Kind.DOCUMENT:
+                watch.token()
+                decoder.document(object_of(response.read(), "the answer"))
+            case None:
+                kind = named(response) or "of no stated type"
+                raise Malformed(f"the answer is {kind}: neither an event stream nor JSON")
         return self._whole(response, decoder)
 
     def _whole(self, response: httpx2.Response, decoder: Decoder) -> Reply:
@@ -139,7 +143,8 @@ class ProviderClient:
         return reply if quota is None else replace(reply, quota=quota)
 
     def _read_events(self, response: httpx2.Response, decoder: Decoder, watch: CallWatch) -> None:
-        response.encoding = "utf-8"  # as the standard has it, whatever a server calls its stream
+        # As the standard has it, whatever a server calls its stream; the mark in front, which is no part of it, goes.
+        response.encoding = "utf-8-sig"
         was_whole = False
         try:
             for event in httpx2.EventSource(response, MAX_EVENT_BYTES):
@@ -158,11 +163,6 @@ class ProviderClient:
                 raise
             # The answer is paid for and here; only the connection cannot be kept.
             log.debug("model.body_not_ended", extra={"provider": self._name, "cause": type(error).__name__})
-
-
-def content_type(response: httpx2.Response) -> str:
-    """The kind of an answer's body, without its parameters and in lower case."""
-    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def http_client() -> httpx2.Client:

@@ -7,7 +7,7 @@ wording is read last, and only where status and code leave the matter open or ar
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -157,6 +157,11 @@ _WORDINGS: tuple[_Wording, ...] = (
 )
 
 
+# Where an error may be told, and how deep in its body.
+_SAYING = ("message", "error", "errors", "detail", "msg", "title", "description", "error_message")
+_DEEPEST = 4
+
+
 def classify(status: int | None, detail: Mapping[str, Any], text: str) -> ErrorClass:
     """The class of an error that a provider reported.
 
@@ -191,12 +196,36 @@ def error_object(body: object) -> Mapping[str, Any]:
         return {}
     outer = cast("dict[str, Any]", body)
     match outer.get("error"):
-        case dict() as inner:
-            return cast("dict[str, Any]", inner)
+        case dict() as found:
+            inner = cast("dict[str, Any]", found)
+            is_wrapped = inner.keys() == {"error"}  # by one gateway behind another
+            return error_object(inner) if is_wrapped else inner
         case str() as message:
             return {**outer, "message": message}
         case _:
             return outer
+
+
+def said_elsewhere(body: object) -> str:
+    """What an error without a `message` says in the fields where other servers say it (FastAPI, RFC 9457).
+
+    In those alone: such an error may also quote the request.
+    """
+    return "; ".join(_sayings(body, depth=0))
+
+
+def _sayings(body: object, *, depth: int) -> Iterator[str]:
+    if isinstance(body, list):
+        inside = cast("list[object]", body)
+    elif isinstance(body, dict):
+        inside = [body[name] for name in _SAYING if name in body]
+    else:
+        return
+    for one in inside:
+        if isinstance(one, str):
+            yield one
+        elif depth < _DEEPEST:
+            yield from _sayings(one, depth=depth + 1)
 
 
 def words(detail: Mapping[str, Any], text: str) -> str:

@@ -175,6 +175,8 @@ _STATUSES: dict[int, ErrorClass] = {
     425: ErrorClass.SERVER_ERROR,
     429: ErrorClass.RATE_LIMIT,
     451: ErrorClass.CONTENT_POLICY,
+    # Groq: no capacity for this tier just now.
+    498: ErrorClass.OVERLOADED,
     # nginx: somebody between us and the provider hung up.
     499: ErrorClass.SERVER_ERROR,
     503: ErrorClass.OVERLOADED,

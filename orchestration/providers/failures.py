@@ -18,7 +18,7 @@ import httpx2
 from orchestration.errors import CallInterrupted, ErrorClass, ModelError
 from orchestration.providers.connections.bounds import NotFollowed
 from orchestration.providers.connections.watch import CallWatch, Limit
-from orchestration.providers.error_classes import classify, error_object, words
+from orchestration.providers.error_classes import classify, error_object, said_elsewhere, words
 from orchestration.providers.output_limits import output_limit
 from orchestration.providers.quota_headers import quota_of
 from orchestration.quota import Quota
@@ -56,7 +56,7 @@ class Reported(Exception):
 
     def __init__(self, body: object) -> None:
         self.detail = error_object(body)
-        super().__init__(said(self.detail) or "an error without a message")
+        super().__init__(said(self.detail) or said_elsewhere(self.detail) or "an error without a message")
 
 
 class Translator:
@@ -172,8 +172,9 @@ def _what_happened(
     if isinstance(error, Malformed):
         return ErrorClass.MALFORMED_STREAM, str(error), nothing
     if refused is not None:
-        detail = error_object(getattr(error, "body", None))
-        text = said(detail) or str(error)
+        sent = getattr(error, "body", None)
+        detail = error_object(sent)
+        text = said(detail) or said_elsewhere(sent) or str(error)
         shown = "a page in the place of an error" if text.lstrip().startswith("<") else text
         return classify(refused.status_code, detail, text), f"status {refused.status_code}: {shown}", detail
     if is_answering:

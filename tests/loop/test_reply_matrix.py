@@ -250,6 +250,12 @@ ROWS = (
         requests=11,
         apis=ANTHROPIC,
     ),
+    Row(
+        "a pause in words alone",
+        (wire(Said("I look. "), finish="pause"), wire(Said("Found it."))),
+        output="I look. Found it.",
+        apis=ANTHROPIC,
+    ),
     Row("a stop sequence", (wire(Said("Stop."), finish="stop_sequence"),), output="Stop.", requests=1, apis=ANTHROPIC),
     Row(
         "an unknown reason to stop",

@@ -147,7 +147,10 @@ def test_an_error_inside_a_stream_is_classified_by_what_it_says(
         ("application/json", b""),
         ("application/json", b"[" * 100_000),
         ("application/json", b'{"choices": [], "content": null}'),
-        ("application/json", b'{"choices": [{"message": {"content": "x"}}], "content": [{"type": "text"}]}'),
+        ("application/json", b'{"choices": [{"delta": {"content": "x"}}], "content": "x"}'),
+        ("application/json", b"event: message_stop\n\n"),
+        ("", b"hello"),
+        ("", b""),
         ("text/event-stream", b"<html>no event at all</html>\n\n"),
         ("text/event-stream", b"data: {half\n\n"),
         ("text/event-stream", b'data: "a string"\n\n'),
@@ -210,6 +213,58 @@ def test_a_compressed_stream_is_read(api: Api) -> None:
         reply = ask_once(api, server.url)
 
     assert plain(reply) == (Text("Hello there"),)
+
+
+@pytest.mark.parametrize("kind", ["", "application/json", "text/plain; charset=utf-8", "application/octet-stream"])
+@pytest.mark.parametrize("blank", [b"", b"\xef\xbb\xbf", b"\n\n", b": hello\n\n"])
+def test_a_stream_is_read_whatever_its_server_calls_it(api: Api, kind: str, blank: bytes) -> None:
+    head = HEADERS.replace(b"content-type: text/event-stream\r\n", b"content-type: %s\r\n" % kind.encode())
+    head = head if kind else HEADERS.replace(b"content-type: text/event-stream\r\n", b"")
+    heard: list[str] = []
+
+    def script(peer: Peer) -> None:
+        peer.request()
+        events = [*opening(api), *text(api, "Hello there"), *ending(api)]
+        events[0] = blank + events[0]
+        peer.send(head, chunks([events[0][:1], events[0][1:], *events[1:]]), END)
+
+    with serving(script) as server:
+        reply = ask_once(api, server.url, heard=heard)
+
+    assert plain(reply) == (Text("Hello there"),)
+    assert "".join(heard) == "Hello there"
+    assert reply.usage is not None
+
+
+@pytest.mark.parametrize("kind", ["text/event-stream", "text/plain", "", "application/json"])
+@pytest.mark.parametrize("blank", [b"", b"\xef\xbb\xbf", b" \r\n"])
+def test_a_document_is_read_whatever_its_server_calls_it(api: Api, kind: str, blank: bytes) -> None:
+    def script(peer: Peer) -> None:
+        peer.request()
+        peer.answer(200, blank + document(api), kind)
+
+    with serving(script) as server:
+        reply = ask_once(api, server.url)
+
+    assert plain(reply) == (Text("Hello there"),)
+
+
+def test_a_document_without_a_reason_to_stop_is_whole(api: Api) -> None:
+    body = json.loads(document(api))
+    body.pop("stop_reason", None)
+    body.pop("status", None)
+    for choice in body.get("choices", []):
+        choice["finish_reason"] = None
+
+    def script(peer: Peer) -> None:
+        peer.request()
+        peer.answer(200, json.dumps(body).encode())
+
+    with serving(script) as server:
+        reply = ask_once(api, server.url)
+
+    assert plain(reply) == (Text("Hello there"),)
+    assert reply.finish is Finish.STOP
 
 
 @pytest.mark.parametrize("charset", ["iso-8859-1", "no-such-charset"])

@@ -111,7 +111,36 @@ TABLE: list[tuple[int | None, Any, ErrorClass]] = [
     (None, anthropic_error("Overloaded", "overloaded_error"), ErrorClass.OVERLOADED),
     (None, {"error": "rate limit reached"}, ErrorClass.RATE_LIMIT),
     (None, [], ErrorClass.UNKNOWN),
+    (498, openai_error("No."), ErrorClass.OVERLOADED),
 ]
+
+# What stands nowhere where the protocols have it, and is read all the same.
+_OVERFLOW = "prompt is too long: 210000 tokens > 200000 maximum"
+ELSEWHERE = [
+    {"error": {"error": {"error": {"message": _OVERFLOW}}}},
+    {"detail": _OVERFLOW},
+    {"detail": [{"loc": ["body"], "msg": _OVERFLOW, "input": "rate limit exceeded"}]},
+    {"errors": [{"title": "Bad", "detail": _OVERFLOW}]},
+    [{"error": {"message": _OVERFLOW}}, {"error": {"message": "also this"}}],
+]
+
+
+@both
+@pytest.mark.parametrize("body", ELSEWHERE, ids=lambda body: json.dumps(body)[:40])
+def test_an_error_is_read_wherever_it_is_told(api: Api, body: Any) -> None:
+    error = refused(api, 400, body)
+
+    assert error.error is ErrorClass.CONTEXT_OVERFLOW
+
+
+@both
+def test_an_error_that_quotes_the_request_is_not_read_there(api: Api) -> None:
+    quoted = {"detail": [{"msg": "Field required", "input": {"messages": "the context length is exceeded"}}]}
+
+    error = refused(api, 400, quoted)
+
+    assert error.error is ErrorClass.FORMAT_ERROR
+    assert "context length" not in str(error)
 
 
 @pytest.mark.parametrize(("status", "body", "meant"), TABLE, ids=[f"{s} {json.dumps(b)[:60]}" for s, b, _ in TABLE])

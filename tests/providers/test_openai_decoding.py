@@ -214,11 +214,44 @@ def test_citations_are_kept_beside_the_text() -> None:
             },
             Usage(10, 12, 0, 0, 7),
         ),
-        ({}, Usage()),
+        ({"prompt_tokens": 10.0, "completion_tokens": 5.0}, Usage(10, 5)),
+        ({"prompt_tokens": 10, "completion_tokens": 10**30}, Usage(10, 0)),
+        ({"prompt_tokens": 10, "completion_tokens": "5", "total_tokens": 1e99}, Usage(10, 0)),
+        ({}, None),
+        ({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}, None),
+        ({"prompt_tokens": -1, "completion_tokens": 2}, None),
     ],
 )
-def test_every_field_of_usage_may_be_missing(told: dict[str, Any], usage: Usage) -> None:
+def test_every_field_of_usage_may_be_missing_or_make_no_sense(told: dict[str, Any], usage: Usage | None) -> None:
     assert read({"content": "x"}, usage=told).usage == usage
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        {"usage": None, "choices": [{"delta": {}, "finish_reason": "stop", "usage": {"prompt_tokens": 7}}]},
+        {"x_groq": {"id": "req_1", "usage": {"prompt_tokens": 7, "completion_tokens": 0}}},
+    ],
+    ids=["Moonshot", "Groq"],
+)
+def test_usage_is_read_where_vendors_tell_it(last: dict[str, Any]) -> None:
+    assert read({"content": "x"}, **last).usage == Usage(7, 0)
+
+
+def test_usage_that_makes_no_sense_does_not_replace_one_that_did() -> None:
+    decoder = OpenAIDecoder("main", collecting(None))
+    for told in ({"prompt_tokens": 7, "completion_tokens": 2}, {"prompt_tokens": 0, "completion_tokens": 0}, None):
+        decoder.event("message", json.dumps({"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": told}))
+
+    assert decoder.reply(None).usage == Usage(7, 2)
+
+
+@pytest.mark.parametrize("content", [["Hel", "lo"], [{"type": "output_text", "text": "Hello"}]])
+def test_words_are_read_from_any_list_of_parts(content: list[Any]) -> None:
+    heard: list[str] = []
+
+    assert read({"content": content}, heard=heard).content == (Text("Hello"),)
+    assert "".join(heard) == "Hello"
 
 
 def test_no_usage_is_no_usage() -> None:

@@ -277,9 +277,11 @@ def test_items_that_are_no_objects_are_malformed(output: list[Any]) -> None:
             Usage(3, 5, 4, 3, 2),
         ),
         ({"input_tokens": 3, "input_tokens_details": {"cached_tokens": 9}}, Usage(0, 0, 3)),
-        ({}, Usage()),
+        ({"input_tokens": 10, "output_tokens": 10**30}, Usage(10, 0)),
+        ({}, None),
+        ({"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}, None),
         (None, None),
     ],
 )
-def test_every_field_of_usage_may_be_missing(told: Any, usage: Usage | None) -> None:
+def test_every_field_of_usage_may_be_missing_or_make_no_sense(told: Any, usage: Usage | None) -> None:
     assert read(message(text("Hi")), usage=told).usage == usage

@@ -184,7 +184,9 @@ def finish(exchange: Exchange, oracle: Any) -> Finish:
     return Finish.TOOL_CALLS if any(item.type == "function_call" for item in oracle.output) else Finish.STOP
 
 
-def usage(told: Any) -> Usage:
+def usage(told: Any) -> Usage | None:
+    if not told.total_tokens:  # one of the recorded servers tells of nothing but zeros, which nobody believes
+        return None
     read = told.input_tokens_details.cached_tokens
     written = told.input_tokens_details.cache_write_tokens or 0
     thought = told.output_tokens_details.reasoning_tokens

@@ -10,7 +10,7 @@ from typing import cast
 
 from orchestration.ports import Finish, OnText, Reply
 from orchestration.providers.failures import Malformed, Reported
-from orchestration.providers.wire.decoding import TextFeed, arguments, count
+from orchestration.providers.wire.decoding import TextFeed, arguments, believed, count
 from orchestration.providers.wire.strict_json import is_object, loads, object_of, text_of
 from persistence.records.message import Block, Call, Json, Native, Opaque, Text, Thinking
 from persistence.records.text import clean, clean_value
@@ -79,7 +79,7 @@ class AnthropicDecoder:
 
     @property
     def usage(self) -> Usage | None:
-        return _usage(self._told) if self._told else None
+        return believed(_usage(self._told)) if self._told else None
 
     def event(self, name: str, data: str) -> bool:
         # A keep-alive may say anything; only what began as JSON has to be whole, for else the stream was damaged on its way.
@@ -120,8 +120,9 @@ class AnthropicDecoder:
             self._blocks[index] = _OpenBlock(cast("Json", block))
             self._hand_on(index, cast("Json", block))
         self._tail({"delta": body, "usage": body.get("usage")})
-        if self._finish is None:
-            raise Malformed("the answer has no stop reason")
+        self._finish = (
+            self._finish or "end_turn"
+        )  # a document that has come to its end is whole, whatever it leaves out
         self.is_closed = True
 
     def reply(self, request_id: str | None) -> Reply:

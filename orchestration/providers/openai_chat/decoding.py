@@ -14,7 +14,7 @@ from typing import Any, cast
 from orchestration.ports import Finish, OnText, Reply
 from orchestration.providers.failures import Malformed, Reported
 from orchestration.providers.openai_chat.encoding import FIELD, REFUSAL
-from orchestration.providers.wire.decoding import TextFeed, arguments, count
+from orchestration.providers.wire.decoding import TextFeed, arguments, believed, count
 from orchestration.providers.wire.strict_json import is_object, object_of, text_of
 from persistence.records.message import Block, Call, Json, Native, Opaque, Text, Thinking
 from persistence.records.text import clean, clean_value
@@ -47,6 +47,8 @@ _FAILURES = {"error": "server_error", "insufficient_system_resource": "overloade
 # it, Groq refuses the other name, and OpenAI itself, which takes neither, never issues one.
 _REASONING = ("reasoning_content", "reasoning")
 _REASONING_DETAILS = "reasoning_details"
+# What a part of content in words is called: `output_text` by gateways in front of the Responses API.
+_TEXTS = ("text", "output_text")
 # What a message can have beside its content. Most pieces of a stream have nothing of it, and are looked at no further.
 _RARER = frozenset({REFUSAL, *_REASONING, _REASONING_DETAILS, "annotations", "tool_calls", "function_call"})
 # What is read of a call, and of the function in it; anything beside it is kept as it came.
@@ -105,8 +107,10 @@ class OpenAIDecoder:
 
     def document(self, body: Json) -> None:
         self._take(body, "message")
-        if self._finish is None:
-            raise Malformed("the answer has no choice with a finish reason")
+        choice = next(_objects(body.get("choices")), {})
+        if self._finish is None and not isinstance(choice.get("message"), dict):
+            raise Malformed("the answer has no choice with a message")
+        self._finish = self._finish or "stop"  # a document that has come to its end is whole, whatever it leaves out
         self.is_closed = True
 
     def reply(self, request_id: str | None) -> Reply:
@@ -122,9 +126,11 @@ class OpenAIDecoder:
             raise Reported(chunk)
         if isinstance(model := chunk.get("model"), str) and model:
             self._model = model
-        if isinstance(usage := chunk.get("usage"), dict):
-            self._usage = _usage(cast("Json", usage))
         choice = next(_objects(chunk.get("choices")), None)
+        # Moonshot tells it in the choice, Groq in a field of its own.
+        told = chunk.get("usage") or (choice and choice.get("usage")) or _usage_in(chunk.get("x_groq"))
+        if isinstance(told, dict) and (usage := _usage(cast("Json", told))) is not None:
+            self._usage = usage
         if choice is None or choice.get("index", 0) not in (0, None):
             return False
         said = choice.get(key)
@@ -167,9 +173,9 @@ class OpenAIDecoder:
                 self._feed(content)
             return bool(content)
         is_news = False
-        for part in _objects(content):
+        for part in _parts(content):
             is_news = True
-            if isinstance(text := part.get("text"), str) and part.get("type") == "text":
+            if isinstance(text := part.get("text"), str) and part.get("type") in _TEXTS:
                 self._text.append(text)
                 self._feed(text)
             else:
@@ -255,7 +261,11 @@ def _is_finished(call: _OpenCall) -> bool:
     return bool(call.arguments) and is_object("".join(call.arguments))
 
 
-def _usage(told: Json) -> Usage:
+def _usage_in(field: object) -> object:
+    return cast("Json", field).get("usage") if isinstance(field, dict) else None
+
+
+def _usage(told: Json) -> Usage | None:
     """Of the prompt, what came from a cache or went into one is counted there and not as input."""
     prompt, output = count(told, "prompt_tokens"), count(told, "completion_tokens")
     reasoning = count(told, "completion_tokens_details", "reasoning_tokens")
@@ -263,13 +273,22 @@ def _usage(told: Json) -> Usage:
         output += reasoning  # xAI and Gemini count reasoning beside the completion, not in it
     cached = min(prompt, count(told, "prompt_tokens_details", "cached_tokens"))
     written = min(prompt - cached, count(told, "prompt_tokens_details", "cache_write_tokens"))
-    return Usage(prompt - cached - written, output, cached, written, reasoning)
+    return believed(Usage(prompt - cached - written, output, cached, written, reasoning))
 
 
 def _string(inside: Json, name: str) -> str:
     """The text in this field, none where something else is in it."""
     found = inside.get(name)
     return found if isinstance(found, str) else ""
+
+
+def _parts(content: object) -> Iterator[Json]:
+    """The parts of content that is a list; bare words among them are parts in words."""
+    for one in cast("list[object]", content) if isinstance(content, list) else []:
+        if isinstance(one, str):
+            yield {"type": "text", "text": one}
+        elif isinstance(one, Mapping):
+            yield cast("Json", one)
 
 
 def _objects(value: object) -> Iterator[Json]:

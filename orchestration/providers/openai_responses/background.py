@@ -21,11 +21,12 @@ import httpx2
 from orchestration.arrivals import Arrivals
 from orchestration.errors import AnswerLost, CallInterrupted, ConfigError, ErrorClass, ModelError
 from orchestration.ports import BackgroundClient, ModelRequest, OnText, Reply, Started, StopSignal, TimeLimits
-from orchestration.providers.client import Dialect, ProviderClient, content_type
+from orchestration.providers.client import Dialect, ProviderClient
 from orchestration.providers.connections.watch import CallWatch
 from orchestration.providers.failures import Malformed, Reported
 from orchestration.providers.keyring import Keyring
 from orchestration.providers.openai_responses.decoding import AT_WORK
+from orchestration.providers.wire.bodies import is_named_document
 from orchestration.providers.wire.decoding import Decoder
 from orchestration.providers.wire.strict_json import object_of
 from orchestration.stopping import TELL_S, Stop
@@ -127,7 +128,7 @@ class ResponsesClient(ProviderClient, BackgroundClient):
             raise ModelError(ErrorClass.UNKNOWN, told, was_sent=False) from error
 
     def _look(self, response: httpx2.Response, decoder: Decoder, watch: CallWatch) -> Reply | Started:
-        if not content_type(response).endswith("json"):
+        if not is_named_document(response):
             return self._read(response, decoder, watch)
         watch.token()
         body = object_of(response.read(), "the answer")

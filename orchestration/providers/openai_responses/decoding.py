@@ -13,7 +13,7 @@ from typing import Any, cast
 from orchestration.ports import Finish, OnText, Reply
 from orchestration.providers.failures import Malformed, Reported
 from orchestration.providers.openai_responses.items import AFTER, ITEM, PART, WORDS, without
-from orchestration.providers.wire.decoding import TextFeed, arguments, count
+from orchestration.providers.wire.decoding import TextFeed, arguments, believed, count
 from orchestration.providers.wire.strict_json import object_of, text_of
 from persistence.records.message import Block, Call, Json, Native, Opaque, Text, Thinking
 from persistence.records.text import clean, clean_value
@@ -194,10 +194,10 @@ def _strings(parts: object, kind: str) -> list[str]:
     return found
 
 
-def _usage(told: Mapping[str, Any]) -> Usage:
+def _usage(told: Mapping[str, Any]) -> Usage | None:
     """Of the input, what came from a cache or went into one is counted there and not as input."""
     given = count(told, "input_tokens")
     cached = min(given, count(told, "input_tokens_details", "cached_tokens"))
     written = min(given - cached, count(told, "input_tokens_details", "cache_write_tokens"))
     reasoning = count(told, "output_tokens_details", "reasoning_tokens")
-    return Usage(given - cached - written, count(told, "output_tokens"), cached, written, reasoning)
+    return believed(Usage(given - cached - written, count(told, "output_tokens"), cached, written, reasoning))

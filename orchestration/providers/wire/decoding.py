@@ -12,6 +12,8 @@ from persistence.records.message import Json, dumps
 from persistence.records.text import clean, clean_value
 from persistence.records.usage import Usage
 
+# More than any request or answer can have: told by a server whose counter has gone wrong.
+_MOST_TOKENS = 10**12
 _ESCAPED_BAD = re.compile(r"\\u(0000|[dD][89a-fA-F])")
 
 
@@ -90,8 +92,18 @@ def arguments(text: str) -> str:
 
 
 def count(usage: Mapping[str, Any], *path: str) -> int:
-    """A number of tokens in what a provider tells of usage. Every field may be missing: then it is 0."""
+    """A number of tokens in what a provider tells of usage. Every field may be missing, or make no sense: then it is 0."""
     found: Any = usage
     for name in path:
         found = found.get(name) if isinstance(found, Mapping) else None
-    return found if isinstance(found, int) and found > 0 else 0
+    if isinstance(found, float) and found.is_integer():
+        found = int(found)
+    return found if isinstance(found, int) and 0 < found <= _MOST_TOKENS else 0
+
+
+def believed(usage: Usage) -> Usage | None:
+    """What was told of an attempt, None where it cannot be: no request has no tokens at all.
+
+    To believe it would make a cap of tokens or money one that nothing counts towards; what nobody knows is estimated.
+    """
+    return usage if usage.input_total else None

@@ -12,7 +12,7 @@ from persistence.records.message import Json, dumps
 def loads(text: str | bytes) -> Any:
     """The value of a JSON text. Raises ValueError, also for NaN and for bottomless nesting."""
     try:
-        return _decoder.decode(text if isinstance(text, str) else text.decode())
+        return _decoder.decode(text if isinstance(text, str) else text.decode("utf-8-sig"))
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
