@@ -51,13 +51,15 @@ def resume(database: Database, batch_id: UUID, raised: Raise) -> Resumed:
     A resume that died in the middle is finished by the next one. With nothing to queue the batch stays as it is.
     Raises NotFound; Refused for a batch that is not stored as a whole, or that somebody interrupts meanwhile.
     """
-    if min(raised.iterations, raised.tokens, raised.cost) < 0:
+    if raised.is_negative:
         raise Refused("a cap can only be raised: give numbers above 0")
     batch = batch_moves.find(database, batch_id)
     if batch.status is BatchStatus.FILLING and not batch.resumes:
         raise Refused(f"batch {batch_id} is not stored as a whole yet: submit its file once more")
     if batch.status is BatchStatus.RUNNING and batch.is_interrupted:
         raise Refused(f"batch {batch_id} is still being interrupted: its last items end once a worker is there")
+    if raised.shared_tokens or raised.shared_cost:
+        batch_moves.raise_caps(database, batch_id, raised)
     found = batch_moves.ended_items(database, batch_id)
     left = [(item, why) for item in found if (why := _why_not(item, raised))]
     wanted = [item for item in found if not _why_not(item, raised)]
@@ -79,7 +81,7 @@ def resume(database: Database, batch_id: UUID, raised: Raise) -> Resumed:
 def _why_not(item: EndedItem, raised: Raise) -> str | None:
     if item.has_successor:
         return "its session has gone on without it"
-    if not raised.lifts(item.exit_reason):
+    if not raised.lifts(item.exit_reason, has_started=item.has_started):
         return f"it ended as {item.exit_reason}: raise that cap"
     return None
 

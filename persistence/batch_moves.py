@@ -13,7 +13,7 @@ from uuid import UUID
 
 from persistence.batches import COLUMNS
 from persistence.database import Statements
-from persistence.errors import NotFound
+from persistence.errors import NotFound, Refused
 from persistence.records.batch import Batch
 from persistence.records.message import dumps
 from persistence.records.status import CAPS, ExitReason
@@ -102,6 +102,8 @@ WITH is_filling AS (
 ), turn AS (
   UPDATE turns t SET status = 'queued', exit_reason = NULL, ended_at = NULL, result = NULL, dispatched_at = NULL,
     interrupt_requested_at = NULL, interrupt_reason = NULL, resumes = resumes + 1, fencing_token = fencing_token + 1,
+    awaits_allotment = EXISTS (SELECT FROM batches b
+      WHERE b.id = t.batch_id AND (b.max_tokens_total IS NOT NULL OR b.max_cost_usd IS NOT NULL)),
     iterations_max = iterations_max + %(iterations)s, max_tokens_total = max_tokens_total + %(tokens)s,
     max_cost_usd = max_cost_usd + %(cost)s, event_seq = event_seq + 1
   FROM is_filling WHERE t.batch_id = is_filling.id AND t.id = ANY (%(ids)s::uuid[]) AND t.ended_at IS NOT NULL
@@ -119,16 +121,23 @@ SELECT id FROM turn"""
 
 @dataclass(frozen=True, slots=True)
 class Raise:
-    """By how much a resume raises the caps of each item."""
+    """By how much a resume raises the caps of each item, and those that all items share."""
 
     iterations: int = 0
     tokens: int = 0
     cost: Decimal = Decimal(0)
+    shared_tokens: int = 0
+    shared_cost: Decimal = Decimal(0)
 
-    def lifts(self, reason: ExitReason) -> bool:
-        """Whether an item that ended so can go on with it."""
+    @property
+    def is_negative(self) -> bool:
+        return min(self.iterations, self.tokens, self.cost, self.shared_tokens, self.shared_cost) < 0
+
+    def lifts(self, reason: ExitReason, *, has_started: bool = True) -> bool:
+        """Whether an item that ended so can go on with it. One that never started has used nothing of its own caps."""
         cap = CAPS.get(reason)
-        return cap is None or getattr(self, cap) > 0
+        shared = {"tokens": self.shared_tokens, "cost": self.shared_cost}.get(cap or "", 0)
+        return cap is None or getattr(self, cap) > 0 or (shared > 0 and not has_started)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +195,18 @@ def reopen(database: Statements, batch: Batch) -> Batch | None:
     """Make it `filling` again, for its items to be queued anew; None when somebody else has just done so."""
     row = database.one_or_none(_REOPEN, {"id": batch.id, "resumes": batch.resumes})
     return None if row is None else Batch.from_row(row)
+
+
+def raise_caps(database: Statements, batch_id: UUID, raised: Raise) -> None:
+    """Raise the caps that all items share. Raises Refused where there is no such cap."""
+    row = database.one_or_none(
+        """UPDATE batches SET max_tokens_total = max_tokens_total + %(tokens)s, max_cost_usd = max_cost_usd + %(cost)s
+           WHERE id = %(id)s AND (%(tokens)s = 0 OR max_tokens_total IS NOT NULL)
+             AND (%(cost)s = 0 OR max_cost_usd IS NOT NULL) RETURNING id""",
+        {"id": batch_id, "tokens": raised.shared_tokens, "cost": raised.shared_cost},
+    )
+    if row is None:
+        raise Refused(f"batch {batch_id} has no such cap for all of its items: leave --max-cost and --max-tokens out")
 
 
 def resume_unstarted(database: Statements, batch_id: UUID, turn_ids: Sequence[UUID], raised: Raise) -> list[UUID]:

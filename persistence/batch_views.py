@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -37,6 +38,8 @@ class BatchView:
     usage: Usage
     spending: Spending
     resumes: int
+    max_tokens: int | None
+    max_cost_usd: Decimal | None
     created_at: datetime
     ended_at: datetime | None
 
@@ -67,6 +70,7 @@ class ItemResult:
 
 _BATCH = """
 SELECT b.id, b.name, b.agent, b.status, b.interrupt_requested_at IS NOT NULL AS is_interrupted, b.size, b.resumes,
+  b.max_tokens_total, b.max_cost_usd,
   b.created_at, b.ended_at FROM batches b"""
 
 _ITEMS = f"""
@@ -154,6 +158,8 @@ def _to_view(row: Row, items: Sequence[Row]) -> BatchView:
         usage=usage,
         spending=spending,
         resumes=row["resumes"],
+        max_tokens=row["max_tokens_total"],
+        max_cost_usd=row["max_cost_usd"],
         created_at=row["created_at"],
         ended_at=row["ended_at"],
     )

@@ -18,7 +18,9 @@ from persistence.records.text import clean
 
 COLUMNS = "id, status, size, resumes, interrupt_requested_at IS NOT NULL AS is_interrupted"
 
-_KNOWN = f"SELECT {COLUMNS}, request_hash FROM batches WHERE tenant_id = %(tenant)s AND idempotency_key = %(key)s"
+_KNOWN = f"""
+SELECT {COLUMNS}, request_hash, caps_asked FROM batches
+WHERE tenant_id = %(tenant)s AND idempotency_key = %(key)s"""
 
 _NEWEST_OF_REQUEST = f"""
 SELECT {COLUMNS}, idempotency_key, (SELECT count(*) FROM batches b
@@ -28,8 +30,10 @@ ORDER BY created_at DESC, id DESC LIMIT 1"""
 
 _MAKE = f"""
 WITH batch AS (
-  INSERT INTO batches (id, tenant_id, agent, name, idempotency_key, request_hash, size, event_seq)
-  VALUES (%(id)s, %(tenant)s, %(agent)s, %(name)s, %(key)s, %(hash)s, %(size)s, 1)
+  INSERT INTO batches (id, tenant_id, agent, name, idempotency_key, request_hash, size, max_tokens_total, max_cost_usd,
+    caps_asked, event_seq)
+  VALUES (%(id)s, %(tenant)s, %(agent)s, %(name)s, %(key)s, %(hash)s, %(size)s, %(tokens)s, %(cost)s,
+    %(caps)s, 1)
   ON CONFLICT ON CONSTRAINT batches_idempotency_key DO NOTHING RETURNING {COLUMNS}
 ), told AS (
   INSERT INTO batch_events (batch_id, seq, type, payload)
@@ -48,9 +52,9 @@ WITH given AS (
     cost numeric, crashes int)
 ), turn AS (
   INSERT INTO turns (id, session_id, tenant_id, agent_id, input, request_hash, batch_id, custom_id, n, queue, priority,
-    iterations_max, max_tokens_total, max_cost_usd, max_crashes, event_seq, created_at)
+    iterations_max, max_tokens_total, max_cost_usd, max_crashes, awaits_allotment, event_seq, created_at)
   SELECT id, session_id, %(tenant)s, agent_id, input, hash, %(batch)s, custom_id, n, 'batch', %(priority)s,
-    iterations, tokens, cost, crashes, 1, clock_timestamp() FROM given ORDER BY n
+    iterations, tokens, cost, crashes, %(is_capped)s, 1, clock_timestamp() FROM given ORDER BY n
   ON CONFLICT DO NOTHING
   RETURNING id
 ), session AS (
@@ -90,6 +94,9 @@ def submitted(database: Database, order: Order) -> Batch:
                 "name": None if order.name is None else clean(order.name),
                 "hash": order.request_hash,
                 "size": len(order.items),
+                "tokens": order.max_tokens,
+                "cost": order.max_cost_usd,
+                "caps": order.caps,
             },
         )
         if made is not None:
@@ -99,6 +106,11 @@ def submitted(database: Database, order: Order) -> Batch:
         raise DuplicateBatch(
             f"the idempotency key {key!r} already stands for batch {row['id']}, which has other items or settings: use a"
             " new key"
+        )
+    if row["caps_asked"] not in (None, order.caps):
+        raise Refused(
+            f"batch {row['id']} has these very items and other caps for all of them together: raise them with `perdure"
+            f" batch resume {row['id']} --max-cost USD` (--max-tokens N), or submit it as it was"
         )
     if row["status"] != BatchStatus.FILLING and row["size"] < len(order.items):
         raise Refused(
@@ -158,6 +170,7 @@ def add(database: Database, batch_id: UUID, order: Order, items: Sequence[Item])
                 "batch": batch_id,
                 "tenant": order.tenant_id,
                 "priority": order.priority,
+                "is_capped": order.is_capped,
                 "workspace": order.workspace_id,
             },
         )

@@ -31,7 +31,10 @@ WHERE session_id = %(session)s AND turn_id = %(id)s ORDER BY seq DESC LIMIT 1"""
 _RESUME = """
 WITH turn AS (
   UPDATE turns SET status = 'queued', exit_reason = NULL, ended_at = NULL, result = NULL, dispatched_at = NULL,
-    interrupt_requested_at = NULL, interrupt_reason = NULL, resumes = resumes + 1, fencing_token = fencing_token + 1, attempts = 0,
+    interrupt_requested_at = NULL, interrupt_reason = NULL,
+    awaits_allotment = EXISTS (SELECT FROM batches b
+      WHERE b.id = turns.batch_id AND (b.max_tokens_total IS NOT NULL OR b.max_cost_usd IS NOT NULL)),
+    resumes = resumes + 1, fencing_token = fencing_token + 1, attempts = 0,
     last_error = NULL, retry_after_s = NULL, grace_used = %(grace_used)s, remedies = %(remedies)s::json,
     model_index = 0, crash_count = 0, crash_streak = 0, is_suspect = false, pending = NULL, pending_since = NULL,
     last_seq = last_seq + %(notices)s,

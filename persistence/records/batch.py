@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -72,6 +73,7 @@ class Order:
     """All that a batch is made of. The same items under the same key are the same batch.
 
     Without a `key` their own hash is the key; `is_again` asks for another batch of items whose last one has ended.
+    `max_tokens` and `max_cost_usd` cap all items together; each then needs a cap of its own, and takes that out of it.
     """
 
     items: Sequence[Item]
@@ -82,6 +84,18 @@ class Order:
     is_again: bool = False
     priority: int = 0
     workspace_id: str | None = None
+    max_tokens: int | None = None
+    max_cost_usd: Decimal | None = None
+
+    @property
+    def is_capped(self) -> bool:
+        return self.max_tokens is not None or self.max_cost_usd is not None
+
+    @property
+    def caps(self) -> str:
+        """Both, to be compared."""
+        cost = None if self.max_cost_usd is None else str(self.max_cost_usd.normalize())
+        return dumps([self.max_tokens, cost])
 
     @cached_property
     def hashes(self) -> Sequence[str]:

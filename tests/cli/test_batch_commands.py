@@ -18,7 +18,7 @@ Cli: TypeAlias = Callable[..., Done]
 NOBODY = "0198c0de-7a11-7c3e-9a52-3f2b8f6a1c04"
 SHOWN = {
     "batch_id", "name", "agent", "status", "interrupt_requested", "items", "counts", "exit_reasons", "usage", "cost_usd",
-    "known_cost_usd", "estimated_cost_usd", "resumes", "created_at", "ended_at",
+    "known_cost_usd", "estimated_cost_usd", "max_tokens", "max_cost_usd", "resumes", "created_at", "ended_at",
 }  # fmt: skip
 RESULT = {
     "custom_id", "turn_id", "status", "exit_reason", "output_text", "output", "error", "usage", "cost_usd",
@@ -145,6 +145,8 @@ WRONG_USAGE = [
     (("batch", "interrupt", "7"), "'7' is not a batch id"),
     (("batch", "resume", "7"), "'7' is not a batch id"),
     (("batch", "resume", NOBODY, "--cost", "nan"), "--cost 2.50"),
+    (("batch", "submit", "x", "--max-cost", "much"), "--max-cost 2.50"),
+    (("batch", "resume", NOBODY, "--max-cost", "0"), "--max-cost 2.50"),
     (("batch", "list", "--limit", "0"), "--limit"),
     (("batch", "nonsense"), "nonsense"),
     (("list", "--batch", "7"), "'7' is not a batch id"),
@@ -232,3 +234,20 @@ def test_a_key_with_other_items_and_a_spoilt_result_file_are_refused(asked: Cli,
     assert (other.code, f"already stands for batch {batch_id}" in other.err) == (1, True)
     assert (spoilt.code, "line 1 of" in spoilt.err) == (1, True)
     assert (tmp_path / "out").read_text() == "spoilt\n"
+
+
+def test_shared_caps_need_a_cap_of_each_item_and_are_shown(asked: Cli, tmp_path: Path) -> None:
+    file = a_file(tmp_path, {"input": "capped"})
+
+    without = asked("batch", "submit", file, "--max-tokens", "1000")
+    above = asked("batch", "submit", file, "--max-tokens", "1000", "--set", "max_tokens_total=2000")
+    good = asked("batch", "submit", file, "--max-tokens", "5000", "--set", "max_tokens_total=2000")
+
+    assert (without.code, "add --set max_tokens_total=" in without.err) == (1, True)
+    assert (above.code, "more than --max-tokens 1000" in above.err) == (1, True)
+    assert "5000 tokens for all items" in asked("batch", "show", good.out.strip()).out
+    raised = asked("batch", "resume", good.out.strip(), "--max-tokens", "500")
+    assert (raised.code, raised.out.startswith("0 items")) == (0, True)
+    assert asked("batch", "show", good.out.strip(), "--json").json["max_tokens"] == 5500
+    no_such = asked("batch", "resume", good.out.strip(), "--max-cost", "5")
+    assert (no_such.code, "has no such cap" in no_such.err) == (1, True)

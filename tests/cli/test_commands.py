@@ -37,6 +37,7 @@ SHOW_KEYS = {
     "fencing_token",
     "waiting_for",
     "batch_id",
+    "custom_id",
     "parent_turn_id",
     "created_at",
     "started_at",

@@ -16,7 +16,7 @@ from uuid import UUID
 import pytest
 
 from ops.dev.scripted_provider.asked import Asked
-from ops.dev.scripted_provider.script import Reply, calls, hang, reply, status
+from ops.dev.scripted_provider.script import Reply, Tokens, calls, hang, reply, status
 from persistence import batch_views
 from persistence.batch_views import BatchView
 from persistence.records.batch import BatchStatus
@@ -337,3 +337,33 @@ def test_a_submitter_that_is_killed_leaves_a_batch_that_the_same_command_finishe
     assert (batch.view.size, sum(batch.view.items.values())) == (1500, 1500)
     batch.call("batch", "interrupt", str(batch.id))
     eventually(lambda: batch.view.status.is_ending, "it has ended", within_s=60)
+
+
+def test_the_items_of_a_batch_never_spend_more_than_its_cap(bench: Bench) -> None:
+    """P7, with a worker killed meanwhile: an attempt that nobody knows the cost of counts as well."""
+    (victim,) = bench.yard.workers(1)
+    steps = [
+        calls(("put", {}), gate=bench.gate("some"), tokens=Tokens(4_000, 100)),
+        reply("done", tokens=Tokens(4_000, 100)),
+    ]
+    own = ("--set", "max_tokens_total=20000", "--set", "max_output_tokens=1000")
+    options = (*model(bench, steps), *own, "--max-tokens", "100000")
+    batch = Batch(bench, [{"input": f"{CANARY} {n}"} for n in range(30)], options)
+    coordinator = batch.coordinator()
+    bench.at("some").wait_for(5)
+    assert bench.at("some").arrived == 5, "five parts make the whole"
+
+    victim.kill()
+    bench.at("some").open()
+    bench.yard.workers(1)
+
+    assert coordinator.wait(within_s=90) == 2, coordinator.said
+    view = batch.view
+    assert view.endings.keys() == {ExitReason.FINAL_ANSWER, ExitReason.TOKEN_CAP}
+    assert 10 <= view.endings[ExitReason.FINAL_ANSWER] <= 12
+    assert view.usage.total + view.spending.estimated_tokens <= 100_000
+    code, said = batch.call("batch", "resume", str(batch.id), "--max-tokens", "1000000")
+    assert code == 0, said
+    assert batch.coordinator().wait(within_s=90) == 0
+    assert {line["status"] for line in batch.lines} == {"completed"}
+    batch.look_after_items()

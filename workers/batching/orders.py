@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import BinaryIO
 
-from orchestration.errors import PerdureError
-from persistence import batches
+from orchestration.errors import ConfigError, PerdureError
+from persistence import batches, submission
 from persistence.database import Database
 from persistence.records.agent import AgentSettings
 from persistence.records.batch import Batch, BatchStatus, Item, Order
@@ -42,6 +43,8 @@ class Wanted:
     key: str | None = None
     is_again: bool = False
     priority: int = 0
+    max_tokens: int | None = None
+    max_cost_usd: Decimal | None = None
 
 
 def submit(database: Database, configured: Config, file: BinaryIO, wanted: Wanted) -> Batch:
@@ -71,7 +74,17 @@ def read(database: Database, configured: Config, file: BinaryIO, wanted: Wanted)
             problems.append(Problem(line.n, str(error)))
         else:
             items.append(Item(line.n, line.custom_id, line.content, agent, agent_id, line.session_id))
-    order = Order(items, wanted.agent, DEFAULT_TENANT, wanted.name, wanted.key, wanted.is_again, wanted.priority)
+    order = Order(
+        items,
+        wanted.agent,
+        DEFAULT_TENANT,
+        name=wanted.name,
+        key=wanted.key,
+        is_again=wanted.is_again,
+        priority=wanted.priority,
+        max_tokens=wanted.max_tokens,
+        max_cost_usd=wanted.max_cost_usd,
+    )
     problems += _lost_sessions(database, order, lines)
     if not lines and not problems:
         problems.append(Problem(1, "the file holds no items"))
@@ -112,8 +125,26 @@ class _Agents:
             own = {key: as_written(value) for key, value in settings.items()}
             overrides = {**(self._wanted.overrides or {}), **own}
             resolved = asked_agent.resolve(self._config, agent or self._wanted.agent, overrides)
+            self._check_caps(resolved)
             self._known[asked] = (resolved, resolved.digest)
         return self._known[asked]
+
+    def _check_caps(self, agent: AgentSettings) -> None:
+        """That an item has a cap of its own, not above the one that all share. Raises ConfigError."""
+        cost, tokens = submission.cost_cap(agent), agent.max_tokens_total
+        for option, setting, shared, own in (
+            ("--max-cost", "max_cost_usd", self._wanted.max_cost_usd, cost),
+            ("--max-tokens", "max_tokens_total", self._wanted.max_tokens, tokens),
+        ):
+            if shared is None:
+                continue
+            if own is None:
+                raise ConfigError(
+                    f"{option} is shared out by the caps of the items, and there is none: add --set {setting}=…, the most"
+                    " that one item may take"
+                )
+            if own > shared:
+                raise ConfigError(f"{setting} of an item is {own}, more than {option} {shared} of the whole batch")
 
 
 def _parts(items: Sequence[Item]) -> Iterator[Sequence[Item]]:

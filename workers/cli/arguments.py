@@ -132,7 +132,7 @@ def _content_of(key: str, path: str) -> str:
         raise WrongUsage(f"--set {key}=@{path}: the file cannot be read ({reason})") from error
 
 
-def dollars(text: str | None) -> Decimal:
+def dollars(text: str | None, option: str = "--cost") -> Decimal:
     """An amount above nothing; 0 where none was given."""
     if text is None:
         return Decimal(0)
@@ -141,5 +141,5 @@ def dollars(text: str | None) -> Decimal:
     except InvalidOperation:
         amount = Decimal(0)
     if not amount.is_finite() or not 0 < amount < 1_000_000:
-        raise WrongUsage(f"--cost {text} is no amount of dollars: write it as --cost 2.50")
+        raise WrongUsage(f"{option} {text} is no amount of dollars: write it as {option} 2.50")
     return amount

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from orchestration.costs import dollars
 from persistence.batch_views import BatchView
 from persistence.records.batch import BatchStatus
 from persistence.records.status import TurnStatus
@@ -28,6 +29,8 @@ def card(view: BatchView) -> str:
     """Everything that `batch show` knows, a line a fact."""
     used = view.usage
     stopping = ", being interrupted" if view.is_interrupted and not view.status.is_ending else ""
+    caps = [] if view.max_cost_usd is None else [f"{dollars(view.max_cost_usd)} for all items"]
+    caps += [] if view.max_tokens is None else [f"{view.max_tokens} tokens for all items"]
     facts: dict[str, object] = {
         "batch": view.batch_id,
         "name": view.name,
@@ -40,6 +43,7 @@ def card(view: BatchView) -> str:
         f"{used.cache_write_tokens} written to a cache, {used.reasoning_tokens} of reasoning",
         "cost": render.cost(view.spending),
         "estimated": render.estimated(view.spending),
+        "caps": ", ".join(caps) or None,
         "resumed": render.times(view.resumes, "time") if view.resumes else None,
         "created": view.created_at,
         "ended": view.ended_at,

@@ -47,6 +47,12 @@ def submit(
         str | None, typer.Option("--id-field", metavar="KEY", help="The key that holds the id, together with --field.")
     ] = None,
     priority: Priority = 0,
+    max_cost: Annotated[
+        str | None, typer.Option("--max-cost", metavar="USD", help="The most that all items may cost together.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", min=1, max=10**15, help="The most tokens of all items together.")
+    ] = None,
     idempotency_key: Annotated[
         str | None, typer.Option("--idempotency-key", metavar="KEY", help="The same key is the same batch.")
     ] = None,
@@ -70,7 +76,9 @@ def submit(
     from workers.cli import connecting, shapes
 
     keys = None if field is None else Keys(field, id_field)
-    wanted = Wanted(agent, arguments.settings(set_), keys, name, idempotency_key, again, priority)
+    cost = None if max_cost is None else arguments.dollars(max_cost, "--max-cost")
+    overrides = arguments.settings(set_)
+    wanted = Wanted(agent, overrides, keys, name, idempotency_key, again, priority, max_tokens, cost)
     with _opened(file) as opened, connecting.client() as client:
         try:
             batch = client.submit_batch(opened, wanted)
@@ -176,15 +184,22 @@ def resume(
     iterations: Annotated[int, typer.Option("--iterations", min=0, max=1_000_000, help="So many more an item.")] = 0,
     tokens: Annotated[int, typer.Option("--tokens", min=0, max=10**15, help="So many more an item.")] = 0,
     cost: Annotated[str | None, typer.Option("--cost", metavar="USD", help="So many dollars more an item.")] = None,
+    max_cost: Annotated[
+        str | None, typer.Option("--max-cost", metavar="USD", help="So many dollars more for all items together.")
+    ] = None,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", min=0, max=10**15, help="So many tokens more for all items together.")
+    ] = 0,
     as_json: AsJson = False,
 ) -> int:
     """Go on with the items that are interrupted, incomplete or failed. Those that are completed are never run again."""
     wanted, more = _batch_id(batch), arguments.dollars(cost)
+    shared = arguments.dollars(max_cost, "--max-cost")
     from persistence.batch_moves import Raise
     from workers.cli import connecting, render, shapes
 
     with connecting.client() as client:
-        resumed = client.resume_batch(wanted, Raise(iterations, tokens, more))
+        resumed = client.resume_batch(wanted, Raise(iterations, tokens, more, max_tokens, shared))
     if as_json:
         left = [{"custom_id": i.custom_id, "turn_id": str(i.turn_id), "why": why} for i, why in resumed.left]
         print(shapes.line({"batch_id": str(wanted), "items": len(resumed.turn_ids), "left": left}))

@@ -27,8 +27,8 @@ batch submit    {"batch_id", "items"}
 batch interrupt {"batch_id", "status"}
 batch resume    {"batch_id", "items", "left": [{"custom_id", "turn_id", "why"}]}
 batch show,     {"batch_id", "name", "agent", "status", "interrupt_requested", "items", "counts": {status: n},
-batch list      "exit_reasons": {exit reason: n}, "usage", "cost_usd", "known_cost_usd", "estimated_cost_usd", "resumes",
-                "created_at", "ended_at"}; usage and costs are sums, as in show
+batch list      "exit_reasons": {exit reason: n}, "usage", "cost_usd", "known_cost_usd", "estimated_cost_usd", "max_tokens",
+                "max_cost_usd", "resumes", "created_at", "ended_at"}; usage and costs are sums, as in show
 batch results   {"custom_id", "turn_id", "status", "exit_reason", "output_text", "output", "error", "usage", "cost_usd",
                 "known_cost_usd", "estimated_cost_usd", "iterations"}, a line an item that has ended, each as in show;
                 "output" is the value of an answer that fits the agent's output_schema, else null
@@ -135,6 +135,8 @@ def batch(view: BatchView) -> Json:
         "counts": {status.value: view.items.get(status, 0) for status in TurnStatus},
         "exit_reasons": {reason.value: n for reason, n in sorted(view.endings.items())},
         **spent_as_json(view.usage, view.spending),
+        "max_tokens": view.max_tokens,
+        "max_cost_usd": None if view.max_cost_usd is None else float(view.max_cost_usd),
         "resumes": view.resumes,
         "created_at": _instant(view.created_at),
         "ended_at": _instant(view.ended_at),
