@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import psycopg
-from psycopg.rows import DictRow, dict_row
 
 from persistence.errors import DatabaseUnavailable, DatabaseUnfit
 from persistence.pool import Connection, NoneFree, Params, Pool, Pooled, Row
@@ -59,10 +58,9 @@ class Database(Statements):
         options = _OPTIONS + ("" if is_patient_about_disk else " -c synchronous_commit=off")
 
         def connect() -> Connection:
-            return psycopg.Connection[DictRow].connect(
+            return psycopg.connect(
                 url.replace("+psycopg", "", 1),
                 autocommit=True,
-                row_factory=dict_row,
                 prepare_threshold=2,
                 connect_timeout=5,
                 application_name=name,

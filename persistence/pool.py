@@ -10,15 +10,17 @@ import select
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import psycopg
+from psycopg import errors
 from psycopg.pq import ExecStatus, TransactionStatus
-from psycopg.rows import DictRow
+from psycopg.rows import TupleRow
 
 Params = Mapping[str, Any]
 Row = Mapping[str, Any]
-Connection: TypeAlias = "psycopg.Connection[DictRow]"
+Connection: TypeAlias = "psycopg.Connection[TupleRow]"
 
 # Of how many statements a connection remembers how their parameters are written; there are fewer in a worker's loop.
 _REMEMBERED = 64
@@ -28,25 +30,41 @@ class NoneFree(Exception):
     """No connection became free in time."""
 
 
+@dataclass(slots=True)
+class _Known:
+    """A statement that ran before: its cursor knows how parameters are written, and `names` are those of its columns."""
+
+    cursor: psycopg.Cursor[TupleRow]
+    names: tuple[str, ...] = ()
+
+
 class Pooled:
     """One connection, for one thread at a time."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._cursors: dict[str, psycopg.Cursor[DictRow]] = {}
+        self._known: dict[str, _Known] = {}
         self._poll = select.poll()
         self._poll.register(connection.fileno(), select.POLLIN)
 
     def run(self, sql: str, params: Params | None) -> Sequence[Row]:
-        cursor = self._cursors.get(sql)
-        if cursor is None:
-            cursor = self._remember(sql)
-        # An empty mapping, not None: what is written for parameters has its percent signs doubled.
-        cursor.execute(cast("Any", sql), params or {})
+        known = self._known.get(sql) or self._learn(sql)
+        cursor = known.cursor
+        try:
+            _execute(cursor, sql, params)
+        except errors.FeatureNotSupported:
+            if not (self.is_idle and known.names):
+                raise
+            # A newer release has added a column meanwhile, and what was prepared fits no more. The statement did nothing.
+            self._connection.execute("DEALLOCATE ALL")
+            self._known.clear()
+            return self.run(sql, params)
         result = cursor.pgresult
         if result is None or result.status != ExecStatus.TUPLES_OK:
             return ()
-        rows = cursor.fetchall()
+        if len(known.names) != result.nfields:
+            known.names = tuple(column.name for column in cursor.description or ())
+        rows = [dict(zip(known.names, values, strict=True)) for values in cursor.fetchall()]
         result.clear()  # a cursor would hold it until its next statement, and a history may be large
         return rows
 
@@ -66,11 +84,16 @@ class Pooled:
     def close(self) -> None:
         self._connection.close()
 
-    def _remember(self, sql: str) -> psycopg.Cursor[DictRow]:
-        if len(self._cursors) >= _REMEMBERED:
-            self._cursors.clear()
-        cursor = self._cursors[sql] = self._connection.cursor()
-        return cursor
+    def _learn(self, sql: str) -> _Known:
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        known = self._known[sql] = _Known(self._connection.cursor())
+        return known
+
+
+def _execute(cursor: psycopg.Cursor[TupleRow], sql: str, params: Params | None) -> None:
+    # An empty mapping, not None: what is written for parameters has its percent signs doubled.
+    cursor.execute(cast("Any", sql), params or {})
 
 
 class Pool:

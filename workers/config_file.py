@@ -70,6 +70,7 @@ class ProviderEntry(_Strict):
     extra_body: dict[str, Any] = Field(default_factory=dict[str, Any])
     prompt_cache: bool | None = None
     takes_schema: bool = True
+    stream: bool = True
     call_id_chars: Annotated[int, Field(ge=9, le=40)] | None = None
 
     @field_validator("api_keys")

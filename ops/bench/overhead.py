@@ -89,11 +89,9 @@ def _times(running: Stage, scale: Scale, folder: Path) -> None:
         kind = _KINDS[method]
         contenders.append(Floor(f"{kind}floor: {method}", running, load, protocol, ask))
         contenders.append(HandWritten(f"{kind}hand: {method} + INSERT", running, load, protocol, ask))
-    contenders.append(perdure)
+    contenders += [perdure, Perdure(running, load, folder, protocol.api, streams=False)]
     widths = sorted({1, scale.turns})
-    print(
-        f"{scale.api}: {load.sentence}; {scale.rounds} rounds, medians. Perdure streams; CPU is that of the loop's process."
-    )
+    print(f"{scale.api}: {load.sentence}; {scale.rounds} rounds, medians. CPU is that of the loop's process.")
     found = measure.rounds(running, contenders, turns=widths, iterations=scale.iterations, count=scale.rounds)
     for width in widths:
         print(_table(width, {c.name: found[c.name, width] for c in contenders}))

@@ -53,13 +53,14 @@ class ObservedToolbox(RegistryToolbox):
 class Perdure:
     """`fenced` and `statements` count what was sent since the start: fenced ones, and all that are no transaction."""
 
-    name = "Perdure"
-
-    def __init__(self, stage: Stage, work: Work, workspace: Path, api: Api = Api.OPENAI_CHAT) -> None:
+    def __init__(
+        self, stage: Stage, work: Work, workspace: Path, api: Api = Api.OPENAI_CHAT, *, streams: bool = True
+    ) -> None:
+        self.name = "Perdure" if streams else "Perdure, stream = false"
         self._work = work
         self._database = CountingDatabase(stage.database_url, connections=_CONNECTIONS)
         self._toolbox = ObservedToolbox()
-        settings = ProviderSettings(PROVIDER, api, stage.model.openai_url)
+        settings = ProviderSettings(PROVIDER, api, stage.model.openai_url, stream=streams)
         self._client = catalog.connect(settings)
         self._guard = RedisRateGuard(stage.redis_url, {PROVIDER: settings})
         self._runtime = Runtime(

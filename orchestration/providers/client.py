@@ -41,6 +41,7 @@ class Dialect:
     """What differs between protocols.
 
     `post` sends a body as the SDK does, with this key instead of the SDK's own, and returns an answer that is not read yet.
+    Where it does not stream, an answer comes in one piece, and only as a whole has it to be there in time.
     `call_id_chars` is the one length in which this server takes ids of calls, None where any will do.
     """
 
@@ -49,6 +50,7 @@ class Dialect:
     post: Callable[[bytes, str | None], httpx2.Response]
     sdk_error: type[Exception]
     call_id_chars: int | None = None
+    streams: bool = True
 
     def body(self, request: ModelRequest) -> bytes:
         """The body of `request`, its ids of calls as this server takes them."""
@@ -86,7 +88,10 @@ class ProviderClient:
         key = self._key(request, stop)
         body = self._dialect.body(request)
         decoder = self._dialect.decoder(on_text)
-        return self._attempt(partial(self._dialect.post, body, key), decoder, self._read, request.limits, stop)
+        limits = request.limits
+        if not self._dialect.streams:
+            limits = replace(limits, first_token_s=limits.call_s, idle_s=limits.call_s)
+        return self._attempt(partial(self._dialect.post, body, key), decoder, self._read, limits, stop)
 
     def _key(self, request: ModelRequest, stop: StopSignal) -> str | None:
         """The key of this request, None where the SDK has it. Raises ModelError and CallInterrupted."""

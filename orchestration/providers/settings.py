@@ -52,7 +52,8 @@ class ProviderSettings:
     `base_url` None is the public address of the protocol's own company. `api_keys` may be empty: many local servers
     want none. `prompt_cache` None is what the protocol's own company takes. Where it does not
     `takes_schema`, the schema of an answer is told in words. `call_id_chars` is the one length in which it takes ids of
-    calls, letters and digits; None is what is known of its address. What could hold a secret is left out of the repr.
+    calls, letters and digits; None is what is known of its address. `stream` False asks for answers in one piece. What
+    could hold a secret is left out of the repr.
     """
 
     name: str
@@ -65,6 +66,7 @@ class ProviderSettings:
     tokens_per_minute: int | None = None
     prompt_cache: bool | None = None
     takes_schema: bool = True
+    stream: bool = True
     key_strategy: KeyStrategy = KeyStrategy.ORDER
     call_id_chars: int | None = None
 

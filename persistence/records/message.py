@@ -167,7 +167,8 @@ class Hit:
     excerpt: str
 
 
-_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+# What is encoded came as JSON or goes out as it, so it cannot hold itself.
+_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False)
 
 
 def dumps(value: Any) -> str:

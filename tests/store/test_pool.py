@@ -9,7 +9,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg.rows import DictRow, dict_row
 
 from persistence.pool import NoneFree, Pool
 
@@ -21,9 +20,7 @@ def pool(database_url: str) -> Generator[Pool]:
     url = database_url.replace("+psycopg", "")
 
     def connect() -> Any:
-        return psycopg.Connection[DictRow].connect(
-            url, autocommit=True, row_factory=dict_row, prepare_threshold=1, application_name=NAME
-        )
+        return psycopg.connect(url, autocommit=True, prepare_threshold=1, application_name=NAME)
 
     made = Pool(connect, size=2, wait_s=30)
     yield made
@@ -101,3 +98,20 @@ def test_a_statement_that_is_run_again_takes_parameters_of_other_types(pool: Poo
     pool.give(pooled)
 
     assert told[::3] == ["1", "one", str(2**40), None, "1.5", "two", "00:00:03", "2"]
+
+
+def test_a_column_that_a_newer_release_adds_meanwhile_disturbs_no_statement(database_url: str, pool: Pool) -> None:
+    with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as newer:
+        newer.execute("CREATE TABLE grown (a int)")
+        newer.execute("INSERT INTO grown VALUES (1)")
+        pooled = pool.take()
+        for _ in range(4):
+            assert pooled.run("SELECT * FROM grown", None) == [{"a": 1}]
+        newer.execute("ALTER TABLE grown ADD b int")
+
+        assert [pooled.run("SELECT * FROM grown", None) for _ in range(4)] == [[{"a": 1, "b": None}]] * 4
+
+        newer.execute("ALTER TABLE grown RENAME a TO z")
+        assert [pooled.run("SELECT * FROM grown", None) for _ in range(4)] == [[{"z": 1, "b": None}]] * 4
+        pool.give(pooled)
+        newer.execute("DROP TABLE grown")

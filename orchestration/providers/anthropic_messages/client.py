@@ -33,11 +33,13 @@ def connect(settings: ProviderSettings, keys: Keyring) -> ProviderClient:
             settings.extra_body,
             marks_cache=settings.prompt_cache is not False,
             takes_schema=settings.takes_schema,
+            streams=settings.stream,
         ),
         decoder=partial(AnthropicDecoder, settings.name),
         post=Posting(sdk, "/v1/messages", http),
         sdk_error=anthropic.AnthropicError,
         call_id_chars=settings.fits_call_ids(sdk.base_url.host),
+        streams=settings.stream,
     )
     return ProviderClient(settings.name, dialect, http, keys)
 

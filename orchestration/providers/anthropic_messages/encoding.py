@@ -81,21 +81,28 @@ class AnthropicEncoder:
     """
 
     def __init__(
-        self, provider: str, extra_body: Mapping[str, Any], *, marks_cache: bool = False, takes_schema: bool = True
+        self,
+        provider: str,
+        extra_body: Mapping[str, Any],
+        *,
+        marks_cache: bool = False,
+        takes_schema: bool = True,
+        streams: bool = True,
     ) -> None:
         self._provider = provider
         self._takes_schema = takes_schema
         self._extra = dict(extra_body)
+        self._streams = streams
         self._marks_cache = marks_cache and "cache_control" not in self._extra
         self._piece = PieceCache(self._encode)
         self._tools = ToolCache(_tool)
 
     def __call__(self, request: ModelRequest) -> bytes:
-        """The whole body, asking for a stream."""
+        """The whole body, asking for a stream, or for an answer in one piece."""
         fields: Json = {
             "model": request.model,
             "max_tokens": request.max_output_tokens or DEFAULT_MAX_TOKENS,
-            "stream": True,
+            "stream": True if self._streams else None,
         }
         if request.tools and not request.may_call_tools:
             fields["tool_choice"] = {"type": "none"}

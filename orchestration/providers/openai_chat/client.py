@@ -37,10 +37,12 @@ def connect(settings: ProviderSettings, keys: Keyring) -> ProviderClient:
             settings.extra_body,
             sends_cache_key=settings.sends_cache_key(sdk.base_url.host),
             takes_schema=settings.takes_schema,
+            streams=settings.stream,
         ),
         decoder=partial(OpenAIDecoder, settings.name),
         post=Posting(sdk, "/chat/completions", http),
         sdk_error=openai.OpenAIError,
         call_id_chars=settings.fits_call_ids(sdk.base_url.host),
+        streams=settings.stream,
     )
     return ProviderClient(settings.name, dialect, http, keys)

@@ -72,20 +72,21 @@ class OpenAIEncoder:
         *,
         sends_cache_key: bool = False,
         takes_schema: bool = True,
+        streams: bool = True,
     ) -> None:
         self._provider = provider
         self._takes_schema = takes_schema
         self._sends_cache_key = sends_cache_key
         self._extra = dict(extra_body)
+        self._streaming: Json = {"stream": True, "stream_options": {"include_usage": True}} if streams else {}
         self._piece = PieceCache(self._encode)
         self._tools = ToolCache(_tool)
 
     def __call__(self, request: ModelRequest) -> bytes:
-        """The whole body, asking for a stream that ends with its usage."""
+        """The whole body, asking for a stream that ends with its usage, or for an answer in one piece."""
         fields: Json = {
             "model": request.model,
-            "stream": True,
-            "stream_options": {"include_usage": True},
+            **self._streaming,
             "max_completion_tokens": request.max_output_tokens,
             "prompt_cache_key": request.cache_key if self._sends_cache_key else None,
         }

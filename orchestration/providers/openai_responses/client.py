@@ -32,7 +32,11 @@ def connect(settings: ProviderSettings, keys: Keyring) -> ResponsesClient:
     )
     takes_key = settings.sends_cache_key(sdk.base_url.host)
     encoder = ResponsesEncoder(
-        settings.name, settings.extra_body, sends_cache_key=takes_key, takes_schema=settings.takes_schema
+        settings.name,
+        settings.extra_body,
+        sends_cache_key=takes_key,
+        takes_schema=settings.takes_schema,
+        streams=settings.stream,
     )
     dialect = Dialect(
         encode=encoder,
@@ -40,6 +44,7 @@ def connect(settings: ProviderSettings, keys: Keyring) -> ResponsesClient:
         post=Posting(sdk, "/responses", http),
         sdk_error=openai.OpenAIError,
         call_id_chars=settings.fits_call_ids(sdk.base_url.host),
+        streams=settings.stream,
     )
     shelf = Shelf(get=partial(_get, sdk), cancel=partial(_cancel, sdk))
     return ResponsesClient(settings.name, dialect, http, keys, shelf=shelf, is_background=encoder.is_background)

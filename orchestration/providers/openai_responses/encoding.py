@@ -45,6 +45,7 @@ class ResponsesEncoder:
         *,
         sends_cache_key: bool = False,
         takes_schema: bool = True,
+        streams: bool = True,
     ) -> None:
         self._provider = provider
         self._takes_schema = takes_schema
@@ -53,13 +54,14 @@ class ResponsesEncoder:
         self._piece = PieceCache(self._encode)
         self._tools = ToolCache(_tool)
         self.is_background = bool(self._extra.get("background")) and not self._extra.get("stream")
+        self._streams = streams and not self.is_background
         self._is_stored = bool(self._extra.get("store", self.is_background))
 
     def __call__(self, request: ModelRequest) -> bytes:
         """The whole body, asking for a stream; for a background response there is none, and it has to be stored."""
         fields: Json = {
             "model": request.model,
-            "stream": None if self.is_background else True,
+            "stream": True if self._streams else None,
             "store": self._is_stored,
             "prompt_cache_key": request.cache_key if self._sends_cache_key else None,
             "include": None if _DOES_NOT_REASON.search(request.model) else ["reasoning.encrypted_content"],
