@@ -97,24 +97,25 @@ def _try(question: Question, carried: Carried, runtime: Runtime) -> Outcome:
     request = question.request
     if let_in.key != request.key:
         request = replace(request, key=let_in.key)
+    asked = replace(attempt.asked, key_label=let_in.key_label)
     make = question.client.reply if question.background is None else question.background.start
     try:
         reply = make(request, stop=carried.stop, on_text=question.on_text)
     except ModelError as error:
         latency_s = time.monotonic() - started
-        carried.bought = attempt.asked.failed(error, latency_s)
+        carried.bought = asked.failed(error, latency_s)
         return let_in.failed(error, lambda e: attempt.failed(e, latency_s))
     except CallInterrupted:
         return let_in.dropped(attempt.interrupted(time.monotonic() - started))
     except OwnFault as fault:
-        carried.bought = attempt.asked.broken_off(fault.usage, time.monotonic() - started)
+        carried.bought = asked.broken_off(fault.usage, time.monotonic() - started)
         let_in.drop()
         raise
     if isinstance(reply, Started):
         assert isinstance(attempt, answers.Attempt), "a summary is waited for where it is asked for"
         return let_in.started(background.started(attempt, reply, question.cut, carried))
     latency_s = time.monotonic() - started
-    carried.bought = attempt.asked.answered(reply, latency_s)
+    carried.bought = asked.answered(reply, latency_s)
     return let_in.answered(reply, lambda: question.answered(reply, latency_s))
 
 

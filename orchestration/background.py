@@ -16,6 +16,7 @@ from uuid import UUID
 
 from orchestration import answers, costs, holding, ownership, remedies
 from orchestration.arrivals import Arrivals
+from orchestration.attempts import Asked
 from orchestration.carrying import KEY_S, SLACK_S, Carried
 from orchestration.decide import PAST_DEADLINE
 from orchestration.errors import AnswerLost, CallInterrupted, ConfigError, ErrorClass, ModelError, OwnFault
@@ -54,6 +55,10 @@ class Look:
     @property
     def started(self) -> Started:
         return _started(self.pending)
+
+    @property
+    def asked(self) -> Asked:
+        return replace(self.attempt.asked, key_label=self.pending.key_label)
 
 
 def client_of(client: ModelClient) -> BackgroundClient | None:
@@ -99,7 +104,7 @@ def fetch(look: Look, carried: Carried) -> Outcome | GiveUpWorker | Ending:
     try:
         found = look.client.fetch(look.started, limits=limits, stop=carried.stop, on_text=look.on_text)
     except AnswerLost as error:
-        return look.attempt.failed(error, carried.pending_age_s)
+        return _with_key(look.attempt.failed(error, carried.pending_age_s), look.pending)
     except ModelError as error:
         if error.error is ErrorClass.AUTH and isinstance(look.client, KeyedClient):
             look.client.keys.refresh(
@@ -110,12 +115,12 @@ def fetch(look: Look, carried: Carried) -> Outcome | GiveUpWorker | Ending:
         return Outcome(turn.counters, rests=True)  # whoever decides next knows why
     except OwnFault as fault:
         if fault.usage is not None:  # else its provider may say what it came to, when it is told
-            carried.bought = look.attempt.asked.broken_off(fault.usage, carried.pending_age_s)
+            carried.bought = look.asked.broken_off(fault.usage, carried.pending_age_s)
         raise
     if isinstance(found, Started):
         return _at_work(look, found, carried)
-    carried.bought = look.attempt.asked.answered(found, carried.pending_age_s)
-    outcome = look.answered(found, carried.pending_age_s)
+    carried.bought = look.asked.answered(found, carried.pending_age_s)
+    outcome = _with_key(look.answered(found, carried.pending_age_s), look.pending)
     if outcome.model_call is not None and outcome.model_call.error is None:
         outcome = replace(outcome, counters=holding.answered(outcome.counters))
     return costs.Allowance(None, _cut(look.pending)).applied_to(outcome, turn)
@@ -135,9 +140,10 @@ def let_go(turn: Turn, outcome: Outcome, carried: Carried, runtime: Runtime) -> 
     age_s = carried.pending_age_s
     usage, events = _tell(pending, carried, runtime.models)
     attempt = answers.Attempt(turn, pending.provider, pending.model, pending.is_grace)
-    call = attempt.asked.interrupted(age_s)
+    call = replace(attempt.asked.interrupted(age_s), usage=usage)
     counters = replace(outcome.counters, pending=None)
-    return replace(outcome, counters=counters, model_call=replace(call, usage=usage), events=(*events, *outcome.events))
+    given_up = replace(outcome, counters=counters, model_call=call, events=(*events, *outcome.events))
+    return _with_key(given_up, pending)
 
 
 def _at_work(look: Look, found: Started, carried: Carried) -> Outcome:
@@ -182,7 +188,7 @@ def _given_up(look: Look, error: ModelError, carried: Carried) -> Outcome:
     usage, events = _tell(look.pending, carried, lambda _provider: look.client)
     lost = AnswerLost(error.error, str(error), retry_after_s=error.retry_after_s, usage=usage)
     outcome = look.attempt.failed(lost, carried.pending_age_s)
-    return replace(outcome, events=(*events, *outcome.events))
+    return _with_key(replace(outcome, events=(*events, *outcome.events)), look.pending)
 
 
 def _tell(
@@ -220,6 +226,12 @@ def _telling(pending: Pending, turn_id: UUID, models: Callable[[str], ModelClien
         why = ExitReason.INTERNAL_ERROR.value
     log.warning("model.not_interrupted", extra={"turn_id": str(turn_id), "error": why})
     return None, why
+
+
+def _with_key(outcome: Outcome, pending: Pending) -> Outcome:
+    """`outcome`, whose record says which key the answer was started with."""
+    call = outcome.model_call
+    return outcome if call is None else replace(outcome, model_call=replace(call, key_label=pending.key_label))
 
 
 def _started(pending: Pending) -> Started:

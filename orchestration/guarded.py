@@ -35,6 +35,11 @@ class Guarded:
         """The number of the key to make the call with."""
         return self.numbers[self.permit.key] if self.numbers else 0
 
+    @property
+    def key_label(self) -> str | None:
+        """What the configuration calls that key."""
+        return self.keys.label(self.key) if self.keys is not None and self.numbers else None
+
     def answered(self, reply: Reply, outcome: Callable[[], Outcome]) -> Outcome:
         """What a whole reply leaves, which may still be of no use; `outcome` makes it once the guard has heard of it."""
         self.guard.answered(self.call, self.permit, reply.usage, reply.quota)
@@ -47,7 +52,10 @@ class Guarded:
     def started(self, outcome: Outcome) -> Outcome:
         """`outcome` of an answer that the provider makes by itself: the call is over, and what it uses is not known yet."""
         self.guard.answered(self.call, self.permit, None, None)
-        return self._told(replace(outcome, counters=holding.rested(outcome.counters)))
+        counters = holding.rested(outcome.counters)
+        if counters.pending is not None:
+            counters = replace(counters, pending=replace(counters.pending, key_label=self.key_label))
+        return self._told(replace(outcome, counters=counters))
 
     def failed(self, error: ModelError, outcome: Callable[[ModelError], Outcome]) -> Outcome:
         """What a failed attempt leaves; `outcome` makes it once the guard has said how long this turn has to wait."""
@@ -72,7 +80,7 @@ class Guarded:
     def dropped(self, outcome: Outcome) -> Outcome:
         """`outcome` of a call that was stopped."""
         self.drop()
-        return outcome
+        return self._told(outcome)
 
     def drop(self) -> None:
         """Tell the guard that nothing will be known of the call."""
@@ -86,7 +94,9 @@ class Guarded:
         return self.key if may and self.keys.refresh(self.key, used_at=self.asked_at) else None
 
     def _told(self, outcome: Outcome, **more: bool) -> Outcome:
-        """`outcome`, whose events say which key was used, where there was a choice."""
+        """`outcome`, whose record says which key was used, and its events too, where there was a choice."""
+        if outcome.model_call is not None and self.numbers:
+            outcome = replace(outcome, model_call=replace(outcome.model_call, key_label=self.key_label))
         told = {"key": self.key + 1, **more} if len(self.numbers) > 1 else more
         events = tuple(
             replace(e, payload={**e.payload, **told}) if e.type.startswith(("model.", "compression.")) else e

@@ -20,7 +20,7 @@ from orchestration.carrying import KEY_S, SLACK_S, Carried
 from orchestration.context_size import UNCOUNTED, rough_text, rough_tokens
 from orchestration.errors import CallInterrupted, ConfigError, ErrorClass, ModelError, OwnFault
 from orchestration.live import UNHEARD
-from orchestration.ports import Finish, ModelRequest, Reply, TimeLimits
+from orchestration.ports import Finish, ModelClient, ModelRequest, Reply, TimeLimits
 from orchestration.runtime import Runtime
 from orchestration.transcript import Style, cut, line
 from persistence.records.message import Block, Message, Origin, Role, Text
@@ -63,10 +63,6 @@ class _Arrival:
     reply: Reply | None = None
     why: str | None = None
 
-    @property
-    def asked(self) -> Asked:
-        return Asked(self.provider, self.model)
-
 
 def start(turn: Turn, runtime: Runtime) -> Outcome:
     """Mark the references as asked, if the caps of the turn have room for the longest that all of them may say."""
@@ -105,7 +101,7 @@ def gather(turn: Turn, carried: Carried, runtime: Runtime) -> Outcome:
 
 
 def _ask(reference: int, turn: Turn, request: ModelRequest, carried: Carried, runtime: Runtime) -> _Arrival:
-    """Exactly one attempt at one reference, in a thread of its own."""
+    """Exactly one attempt at one reference, in a thread of its own, where the guard lets it through."""
     provider, _, model = turn.agent.references[reference].partition(":")
     asked = replace(request, model=model)
     arrival = _Arrival(reference, provider, model)
@@ -119,25 +115,30 @@ def _ask(reference: int, turn: Turn, request: ModelRequest, carried: Carried, ru
         return arrival
     if isinstance(let_in, Outcome):
         return replace(arrival, why=holding.HELD)
+    return _arrived(arrival, client, replace(asked, key=let_in.key), let_in, carried)
+
+
+def _arrived(
+    arrival: _Arrival, client: ModelClient, request: ModelRequest, let_in: guarded.Guarded, carried: Carried
+) -> _Arrival:
+    asked = Asked(arrival.provider, arrival.model, key_label=let_in.key_label)
     started = time.monotonic()
     try:
-        reply = client.reply(replace(asked, key=let_in.key), stop=carried.stop, on_text=UNHEARD)
+        reply = client.reply(request, stop=carried.stop, on_text=UNHEARD)
     except ModelError as error:
         let_in.told_of(error)  # there is no second attempt
-        return replace(arrival, call=arrival.asked.failed(error, time.monotonic() - started), why=error.error.value)
+        return replace(arrival, call=asked.failed(error, time.monotonic() - started), why=error.error.value)
     except CallInterrupted:
         let_in.drop()
-        return replace(arrival, call=arrival.asked.interrupted(time.monotonic() - started))
+        return replace(arrival, call=asked.interrupted(time.monotonic() - started))
     except OwnFault as fault:  # the turn can do without a draft, and the others are being paid for
-        log.exception("turn.internal_error", extra={"turn_id": str(turn.id)})
+        log.exception("turn.internal_error", extra={"turn_id": str(carried.turn.id)})
         let_in.drop()
-        return replace(
-            arrival, call=arrival.asked.broken_off(fault.usage, time.monotonic() - started), why=INTERNAL_ERROR
-        )
+        return replace(arrival, call=asked.broken_off(fault.usage, time.monotonic() - started), why=INTERNAL_ERROR)
     let_in.guard.answered(let_in.call, let_in.permit, reply.usage, reply.quota)
     unusable = _unusable(reply)
     why = unusable and unusable.value
-    return replace(arrival, call=arrival.asked.answered(reply, time.monotonic() - started, why), reply=reply, why=why)
+    return replace(arrival, call=asked.answered(reply, time.monotonic() - started, why), reply=reply, why=why)
 
 
 def _kept(turn: Turn, arrival: _Arrival) -> Outcome:

@@ -149,6 +149,10 @@ class Keys(Protocol):
         """What the key is called among workers: a digest, the same in every process."""
         ...
 
+    def label(self, number: int) -> str:
+        """What the configuration calls the key, for people: its reference, or its place where that could hold a secret."""
+        ...
+
     def prepare(self, number: int, stop: StopSignal) -> None:
         """Have the key at hand for a call. Raises ConfigError when it cannot be had, CallInterrupted."""
         ...

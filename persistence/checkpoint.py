@@ -151,6 +151,7 @@ def _model_call_row(call: ModelCall) -> Json:
         "cost": _amount(call.cost_usd),
         "latency_s": call.latency_s,
         "request_id": call.request_id,
+        "key_label": call.key_label,
     } | (_estimate_row(call.estimate) if call.estimate else {})
 
 

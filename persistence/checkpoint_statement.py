@@ -121,12 +121,13 @@ _CLOSED = """closed AS (
 _MODEL_CALL = """model_call AS (
   INSERT INTO model_calls (turn_id, fencing_token, position, iteration, provider, model, error, input_tokens,
     output_tokens, cache_read_tokens, cache_write_tokens, reasoning_tokens, cost_usd, latency_s, request_id,
-    estimated_tokens)
+    estimated_tokens, key_label)
   SELECT held.id, %(token)s, held.position, m.iteration, m.provider, m.model, m.error, m.input, m.output, m.cache_read,
-    m.cache_write, m.reasoning, m.cost, m.latency_s, m.request_id, m.estimated_tokens
+    m.cache_write, m.reasoning, m.cost, m.latency_s, m.request_id, m.estimated_tokens, m.key_label
   FROM held, json_to_record(%(model_call)s::json)
     AS m (iteration int, provider text, model text, error text, input bigint, output bigint, cache_read bigint,
-      cache_write bigint, reasoning bigint, cost numeric, latency_s float, request_id text, estimated_tokens bigint)
+      cache_write bigint, reasoning bigint, cost numeric, latency_s float, request_id text, estimated_tokens bigint,
+      key_label text)
 )"""
 
 # Attempts whose owner was lost in the middle of them: whoever carries the turn next knows what was asked, and its price.

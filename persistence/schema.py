@@ -344,6 +344,7 @@ model_calls = Table(
     Column("request_id", Text),
     _created(),
     Column("estimated_tokens", BigInteger),
+    Column("key_label", Text, comment="what the configuration calls the key: a reference or its place, never itself"),
     PrimaryKeyConstraint("turn_id", "fencing_token", "position", name="model_calls_pkey"),
 )
 

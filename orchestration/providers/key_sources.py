@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from orchestration.errors import CallInterrupted, ConfigError
 from orchestration.ports import StopSignal
-from orchestration.providers.settings import COMMAND_REFERENCE, ENTRY_POINT_REFERENCE, KEY_ENTRY_POINTS
+from orchestration.providers.settings import COMMAND_REFERENCE, ENTRY_POINT_REFERENCE, ENV_REFERENCE, KEY_ENTRY_POINTS
 
 # How long a command or an entry point may take, and the longest key (some are signed documents).
 FETCH_S = 20.0
@@ -159,6 +159,13 @@ def _called(name: str) -> str:
     if not isinstance(key, str):
         raise Unfetched(f"returned a {type(key).__name__} and no text")
     return key
+
+
+def label(reference: str, number: int) -> str:
+    """What the key is called on record. A command's words may be secret, and a key that is no reference is."""
+    if reference.startswith((ENV_REFERENCE, ENTRY_POINT_REFERENCE)):
+        return reference
+    return f"command {number + 1}" if reference.startswith(COMMAND_REFERENCE) else f"key {number + 1}"
 
 
 def described(reference: str, number: int, provider: str) -> str:

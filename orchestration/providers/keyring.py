@@ -86,6 +86,9 @@ class Keyring:
     def name(self, number: int) -> str:
         return self._entries[number].name
 
+    def label(self, number: int) -> str:
+        return key_sources.label(self._entries[number].reference, number)
+
     def refresh(self, number: int, *, used_at: float) -> bool:
         entry = self._entries[number]
         if entry.fetch is None:

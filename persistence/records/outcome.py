@@ -78,6 +78,7 @@ class ModelCall:
 
     `iteration` is 0 for a call beside the iterations, such as that for a summary. `asked` is the name that the model was
     asked for by, where it answered under another. `may_be_billed` is False where nothing can have been bought.
+    `key_label` is what the configuration calls the key that it was made with (`ports.Keys.label`), None where there is none.
     `cost_usd` is what the usage costs, `estimate` what stands in for a usage that was never told; `budget.booked` fills
     both in.
     """
@@ -91,6 +92,7 @@ class ModelCall:
     request_id: str | None = None
     asked: str | None = None
     may_be_billed: bool = True
+    key_label: str | None = None
     cost_usd: Decimal | None = None
     estimate: Estimate | None = None
 

@@ -12,7 +12,7 @@ from persistence.records.status import ExitReason
 class Pending:
     """What has been bought already and is to be fetched by `id`, whoever carries the turn.
 
-    It is the answer of `iteration`; `key` is the number of the provider's key that it was started with. Where the caps made it shorter, `cut_as` and `cut_message` are how the turn ends
+    It is the answer of `iteration`; `key` is the number of the provider's key that it was started with, `key_label` what the configuration calls it. Where the caps made it shorter, `cut_as` and `cut_message` are how the turn ends
     should it not fit.
     """
 
@@ -24,6 +24,7 @@ class Pending:
     key: int = 0
     cut_as: ExitReason | None = None
     cut_message: str | None = None
+    key_label: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -35,6 +36,7 @@ class Pending:
             "key": self.key,
             "cut_as": self.cut_as and self.cut_as.value,
             "cut_message": self.cut_message,
+            "key_label": self.key_label,
         }
 
     @classmethod
@@ -49,4 +51,5 @@ class Pending:
             key=data.get("key", 0),
             cut_as=None if cut_as is None else ExitReason(cut_as),
             cut_message=data.get("cut_message"),
+            key_label=data.get("key_label"),
         )

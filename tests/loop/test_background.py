@@ -125,6 +125,7 @@ def test_what_is_pending_is_stored_before_anybody_looks_for_it(bench: Bench) -> 
         "key": 0,
         "cut_as": None,
         "cut_message": None,
+        "key_label": None,
     }
 
 
@@ -262,6 +263,9 @@ def test_a_look_that_is_refused_for_its_key_has_the_key_fetched_anew(bench: Benc
 
         def name(self, number: int) -> str:
             return str(number)
+
+        def label(self, number: int) -> str:
+            return f"key {number + 1}"
 
         def prepare(self, number: int, stop: StopSignal) -> None: ...
 

@@ -9,10 +9,11 @@ import sys
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
-from ops.dev.scripted_provider.script import reply, status
+from ops.dev.scripted_provider.script import Gate, reply, status
 from orchestration.providers.catalog import connect
 from orchestration.providers.client import ProviderClient
 from orchestration.providers.settings import Api, ProviderSettings
@@ -94,6 +95,83 @@ def test_a_command_that_gives_no_key_leaves_its_turn_to_the_other_key(
 
     assert turn.exit_reason is ExitReason.FINAL_ANSWER
     assert used(provider) == [key_digest(SECOND)]
+
+
+# --- on record
+
+
+def labels(bench: Bench, turn_id: UUID) -> list[tuple[str, str | None, str | None]]:
+    """Of each attempt the provider, the error, and the key that it was made with."""
+    rows = sorted(bench.everything(turn_id)["model_calls"], key=lambda r: (r["position"], r["provider"]))
+    return [(r["provider"], r["error"], r["key_label"]) for r in rows]
+
+
+def test_every_attempt_says_by_its_reference_which_key_it_was_made_with(
+    bench: Bench, provider: ScriptedProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FIRST_KEY", FIRST)
+    model = provider.script("main", [reply("Done.")], faults=[status(500)])
+    with client(provider.url, "env:FIRST_KEY") as main:
+        turn_id = bench.submit(model=f"main:{model}")
+        bench.run(turn_id, bench.runtime(models=lambda _: main))
+
+    assert labels(bench, turn_id) == [("main", "server_error", "env:FIRST_KEY"), ("main", None, "env:FIRST_KEY")]
+
+
+def test_a_command_that_may_hold_a_secret_goes_by_its_place(
+    bench: Bench, provider: ScriptedProvider, tmp_path: Path
+) -> None:
+    model = provider.script("main", [reply("Done.")], faults=[status(401)])
+    with client(provider.url, counting(tmp_path)) as main:
+        turn_id = bench.submit(model=f"main:{model}")
+        bench.run(turn_id, bench.runtime(models=lambda _: main))
+
+    assert labels(bench, turn_id) == [("main", "auth", "command 1"), ("main", None, "command 1")]
+    assert "sk-fetched" not in str(bench.everything(turn_id))
+
+
+def test_an_attempt_without_a_key_names_none(bench: Bench) -> None:
+    turn_id = bench.submit()
+    bench.script(says("Done."))
+    bench.run(turn_id)
+
+    assert labels(bench, turn_id) == [("scripted", None, None)]
+
+
+def test_drafts_and_what_a_stop_ended_say_it_too(bench: Bench, provider: ScriptedProvider) -> None:
+    draft = provider.script("draft", [reply("A draft.")])
+    slow = provider.script("slow", [reply("Never.", gate=Gate("never"))])
+    with client(provider.url, FIRST) as main:
+        runtime = bench.runtime(models=lambda _: main)
+        turn_id = bench.submit(model=f"main:{slow}", references=(f"main:{draft}",))
+        ended = bench.start(turn_id, runtime)
+        provider.gate("never").wait_for(1)
+        bench.interrupt(turn_id, runtime)
+        ended()
+
+    assert labels(bench, turn_id) == [("main", None, "key 1"), ("main", "interrupted", "key 1")]
+
+
+@pytest.mark.parametrize("ends", ["answered", "interrupted"])
+def test_an_answer_in_the_background_says_it_whoever_fetches_it(
+    bench: Bench, provider: ScriptedProvider, ends: str
+) -> None:
+    model = provider.script("kept", [reply("Done.", gate=Gate("work"))])
+    settings = ProviderSettings(
+        "main", Api.OPENAI_RESPONSES, f"{provider.url}/v1", (FIRST,), extra_body={"background": True}
+    )
+    turn_id = bench.submit(model=f"main:{model}", retry_in_place_s=0.0)
+    with closing(connect(settings)) as main:
+        assert bench.run(turn_id, bench.runtime(models=lambda _: main)).status is TurnStatus.WAITING
+    if ends == "interrupted":
+        bench.interrupt(turn_id)
+    provider.gate("work").open()
+    bench.end_wait(turn_id)
+    with closing(connect(settings)) as main:
+        while not bench.run(turn_id, bench.runtime("worker-2", models=lambda _: main)).status.is_ending:
+            bench.end_wait(turn_id)
+
+    assert labels(bench, turn_id) == [("main", None if ends == "answered" else "interrupted", "key 1")]
 
 
 def test_a_reference_whose_key_was_refused_has_a_new_one_for_its_next_draft(

@@ -257,9 +257,10 @@ def test_a_primary_whose_only_key_was_refused_is_not_asked_again_by_the_next_tur
 
 
 def test_a_limit_takes_the_next_key_and_the_turn_says_which(
-    yard: Yard, bench: Bench, provider: ScriptedProvider
+    yard: Yard, bench: Bench, provider: ScriptedProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = yard.provider(api_keys=(FIRST, SECOND))
+    monkeypatch.setenv("FIRST_KEY", FIRST)
+    name = yard.provider(api_keys=("env:FIRST_KEY", SECOND))
     model = provider.script("main", [calls(("look", {})), reply("Done.")], faults=[status(429, retry_after=60)])
     turn_id = bench.submit(model=f"{name}:{model}", attempts=1)
 
@@ -270,6 +271,8 @@ def test_a_limit_takes_the_next_key_and_the_turn_says_which(
     assert used == [key_digest(k) for k in (FIRST, SECOND, SECOND)]
     assert [e["key"] for e in yard.events(turn_id, "model.failed")] == [1]
     assert [e["key"] for e in yard.events(turn_id, "model.answered")] == [2, 2]
+    records = sorted(bench.everything(turn_id)["model_calls"], key=lambda r: r["position"])
+    assert [r["key_label"] for r in records] == ["env:FIRST_KEY", "key 2", "key 2"], "a key itself is told by its place"
     assert not any(key in str(bench.everything(turn_id)) for key in (FIRST, SECOND))
 
 
