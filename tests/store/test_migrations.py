@@ -120,7 +120,10 @@ def test_a_server_that_is_not_there_is_named_in_one_sentence() -> None:
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("before", "after"), [("0001", "0002"), ("0002", "0003"), ("0003", "0004"), ("0004", "0005")])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("0001", "0002"), ("0002", "0003"), ("0003", "0004"), ("0004", "0005"), ("0005", "0006")],
+)
 def test_each_migration_has_a_way_back_to_the_one_before_it(empty_database_url: str, before: str, after: str) -> None:
     migrate.upgrade(empty_database_url, before)
     first = described(empty_database_url)

@@ -6,8 +6,8 @@ from alembic import op
 
 from persistence.migrate import statements
 
-revision = "0005"
-down_revision = "0004"
+revision = "0006"
+down_revision = "0005"
 
 UP = """
 ALTER TABLE model_calls ADD COLUMN key_label TEXT;
