@@ -27,6 +27,7 @@ from orchestration.providers.settings import (
     KeyStrategy,
 )
 from persistence.records.agent import AgentSettings
+from persistence.records.text import clean_value
 from workers import output_schemas, overrides
 
 M = TypeVar("M", bound=BaseModel)
@@ -200,9 +201,10 @@ def read(model: type[M], data: Mapping[str, Any], *, where: str, under: str = ""
     """`data` as a `model`. `where` names its source and `under` the key that it stands below, for the sentence.
 
     Read as JSON, strictly: that takes a list for a tuple and a word for an enum, but no text and no `true` for a number.
+    Text that is no Unicode (an argument of another encoding) is cleaned, as all text is on its way in.
     """
     try:
-        return model.model_validate_json(json.dumps(data, default=str), strict=True)
+        return model.model_validate_json(json.dumps(clean_value(data), default=str), strict=True)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_context=False)[0]
         raise ConfigError(ended(f"{where}: {_sentence(model, problem, under)}")) from error

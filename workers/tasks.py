@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from types import NoneType
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from celery.worker.request import Request
 
 from orchestration import loop
 from orchestration.errors import PerdureError
+from orchestration.images import BadInput
 from persistence import claims, leases, views
 from persistence.database import patiently
 from persistence.errors import DatabaseUnavailable, DuplicateTurn, LeaseHeld, LeaseLost, NotFound, StoreError
@@ -80,6 +82,7 @@ def submit(
 
     `input` is words, or texts and pictures as a list of blocks.
     """
+    _check_types(input=input, agent=agent, session_id=session_id, idempotency_key=idempotency_key, settings=settings)
     parts = process.parts()
     client = Client(parts.settings, database=parts.runtime.database, keys=parts.keys, app=app, configured=parts.config)
 
@@ -100,6 +103,25 @@ def submit(
         # Celery lets no failure replace a success: the first request's result would pass for this one's.
         results.forget(app, str(self.request.id))
         raise
+
+
+# What each argument of perdure.submit may be. A message can hold anything.
+
+_TAKES: dict[str, tuple[tuple[type, ...], str]] = {
+    "input": ((str, list), "text, or a list of blocks"),
+    "agent": ((str,), "text"),
+    "session_id": ((str, NoneType), "text"),
+    "idempotency_key": ((str, NoneType), "text"),
+    "settings": ((dict, NoneType), 'an object such as {"iterations": 20}'),
+}
+
+
+def _check_types(**given: object) -> None:
+    """Raises BadInput with the name of what cannot be used."""
+    for name, value in given.items():
+        types, wanted = _TAKES[name]
+        if not isinstance(value, types):
+            raise BadInput(f"{name} of perdure.submit is of type {type(value).__name__}: send {wanted}")
 
 
 def _after(task: Task[..., Any], turn: Turn) -> None:

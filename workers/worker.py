@@ -20,7 +20,7 @@ from orchestration.providers import catalog
 from persistence import leases, migrate, queue
 from persistence.errors import DatabaseUnavailable
 from persistence.queue import WorkerSigns
-from workers import alone, identity, process, results, supervisor, telemetry, wakes, wiring
+from workers import alone, broker, identity, process, results, supervisor, telemetry, wakes, wiring
 from workers.celery_app import app, configured
 from workers.identity import Identity
 from workers.interrupts import INTERVAL_S as WATCH_EVERY_S
@@ -66,6 +66,7 @@ def serve(
     if processes > 1:
         return supervisor.supervise(processes, concurrency=concurrency, queues=queues, name=name)
     telemetry.start()
+    broker.install()
     sys.setswitchinterval(_SWITCH_EVERY_S)
     parts = _start_parts(settings)
     slots = concurrency or settings.concurrency

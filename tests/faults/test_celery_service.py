@@ -110,6 +110,32 @@ def test_a_service_may_send_pictures_and_a_schema_for_the_answer(bench: Bench, s
     assert (refused["state"], "block 1 of the input is none" in refused["result"]) == ("FAILURE", True)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"input": 5}, "input of perdure.submit is of type int: send text, or a list of blocks"),
+        ({"input": None}, "input of perdure.submit is of type NoneType"),
+        ({"input": {"type": "text", "text": CANARY}}, "input of perdure.submit is of type dict"),
+        ({"agent": None}, "agent of perdure.submit is of type NoneType: send text"),
+        ({"session_id": 5}, "session_id of perdure.submit is of type int: send text"),
+        ({"idempotency_key": 5}, "idempotency_key of perdure.submit is of type int: send text"),
+        ({"settings": "iterations=5"}, 'settings of perdure.submit is of type str: send an object such as {"iter'),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_arguments_of_another_type_are_a_sentence_and_no_fault_of_the_worker(
+    bench: Bench, wrong: dict[str, Any], told: str
+) -> None:
+    (worker,) = bench.yard.workers(1)
+
+    sent = bench.yard.app.send_task("perdure.submit", queue="perdure.interactive", kwargs={"input": CANARY, **wrong})
+    failed = sent.get(timeout=20, propagate=False)
+
+    assert sent.state == "FAILURE"
+    assert told in str(failed)
+    assert "raised unexpected" not in worker.said
+
+
 def test_a_message_id_that_stands_for_another_request_fails_with_a_sentence(bench: Bench, service: Service) -> None:
     bench.yard.workers(1)
     model = f"main:{bench.script('twice', [reply('the report')])}"

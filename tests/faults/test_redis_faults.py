@@ -45,6 +45,39 @@ def test_an_emptied_redis_loses_no_turn_and_no_result(bench: Bench) -> None:
     bench.yard.stop(worker)
 
 
+_GARBAGE = (
+    b"",
+    b"no message at all",
+    b"\xff\xfe\x00",
+    b"[" * 100_000,
+    b"null",
+    b"[1, 2]",
+    b"{}",
+    b'{"body": 5, "properties": null}',
+    b'{"body": "e30=", "headers": {}, "properties": {"delivery_info": {}, "delivery_tag": "x"}}',
+    b'{"body": "!", "content-type": "application/json", "content-encoding": "utf-8", "headers": {"task": "perdure.submit",'
+    b' "id": "x"}, "properties": {"delivery_info": {}, "delivery_tag": "y", "body_encoding": "base64"}}',
+)
+
+
+def test_what_is_no_message_costs_no_worker(bench: Bench) -> None:
+    (worker,) = bench.yard.workers(1)
+    running = bench.start(reply("done", gate=bench.gate("running")))
+    bench.at("running").wait_for(1)
+
+    for queue in ("perdure.interactive", "perdure.batch"):
+        bench.yard.keys.lpush(queue, *_GARBAGE)
+    eventually(lambda: not bench.yard.keys.exists("perdure.interactive", "perdure.batch"), "the queues are read")
+    after = bench.start(reply("done"))
+
+    after.wait_for_completion()
+    bench.at("running").open()
+    running.wait_for_completion()
+    assert worker.is_alive
+    assert len(worker.logged("message.unreadable")) >= 2 * 7
+    assert running.view.crash_count == 0
+
+
 def test_a_restarted_redis_loses_nothing(bench: Bench) -> None:
     bench.yard.workers(2)
     running = [

@@ -288,6 +288,12 @@ def test_settings_of_one_turn_are_read_by_the_type_of_the_setting(load: Load) ->
     assert loaded.agents["default"].iterations == 90
 
 
+def test_a_setting_that_is_no_unicode_is_cleaned_as_all_text_is(load: Load) -> None:
+    agent = config.resolve_agent(load(AGENT), "default", {"system_prompt": "a\x00b\ud800", "tools": "t:\udcff"})
+
+    assert (agent.system_prompt, agent.tools) == ("a\ufffdb\ufffd", ("t:\ufffd",))
+
+
 @pytest.mark.parametrize(
     ("key", "text", "told"),
     [

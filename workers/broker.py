@@ -1,0 +1,43 @@
+"""Celery's Redis transport, which outlives what is no message.
+
+Anybody may push anything into a queue. As the library has it, what it cannot read ends the process that reads it, with
+all the turns it carries.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from kombu import transport
+from kombu.transport import redis
+
+log = logging.getLogger(__name__)
+
+_SCHEMES = ("redis", "rediss")
+# What reading raises: no JSON or no UTF-8, an envelope that lacks something or has something else in its place.
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+
+
+class Channel(redis.Channel):
+    """A channel that leaves out what it cannot read. It has been taken from the queue already, so it is gone."""
+
+    def _brpop_read(self, **options: Any) -> bool | None:
+        try:
+            return super()._brpop_read(**options)  # pyright: ignore[reportAttributeAccessIssue] (the stubs lack it)
+        except _UNREADABLE as error:
+            # Not what it says: a program may have sent its prompt in a form of its own.
+            log.warning("message.unreadable", extra={"reason": type(error).__name__})
+            return True
+
+
+class Transport(redis.Transport):
+    """The library's own, with that channel."""
+
+    Channel = Channel
+
+
+def install() -> None:
+    """Have this process read its broker so; to be called before it connects."""
+    for scheme in _SCHEMES:
+        transport.TRANSPORT_ALIASES[scheme] = f"{__name__}:{Transport.__name__}"
