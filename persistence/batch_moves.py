@@ -32,10 +32,16 @@ WITH stopped AS (
 SELECT {COLUMNS} FROM batches WHERE id = %(id)s"""
 
 _REOPEN = f"""
-UPDATE batches SET status = 'filling', sealed_at = NULL, interrupt_requested_at = NULL, ended_at = NULL,
-  resumes = resumes + 1
-WHERE id = %(id)s AND resumes = %(resumes)s AND status <> 'filling'
-  AND (ended_at IS NOT NULL OR interrupt_requested_at IS NULL) RETURNING {COLUMNS}"""
+WITH opened AS (
+  UPDATE batches SET status = 'filling', sealed_at = NULL, interrupt_requested_at = NULL, ended_at = NULL,
+    resumes = resumes + 1, event_seq = event_seq + 1
+  WHERE id = %(id)s AND resumes = %(resumes)s AND status <> 'filling'
+    AND (ended_at IS NOT NULL OR interrupt_requested_at IS NULL) RETURNING {COLUMNS}, event_seq
+), told AS (
+  INSERT INTO batch_events (batch_id, seq, type, payload)
+  SELECT id, event_seq, 'batch.resumed', json_build_object('resumes', resumes) FROM opened
+)
+SELECT * FROM opened"""
 
 # The last of the items by its ending; one that has none comes first. A look at one entry of an index for each batch.
 _OVER = """

@@ -72,8 +72,7 @@ WITH sealed AS (
   RETURNING id, event_seq, resumes
 )
 INSERT INTO batch_events (batch_id, seq, type, payload)
-SELECT id, event_seq, CASE WHEN resumes = 0 THEN 'batch.sealed' ELSE 'batch.resumed' END,
-  json_build_object('items', %(items)s::int, 'resumes', resumes) FROM sealed RETURNING batch_id"""
+SELECT id, event_seq, 'batch.sealed', json_build_object('items', %(items)s::int, 'resumes', resumes) FROM sealed RETURNING batch_id"""
 
 
 def submitted(database: Database, order: Order) -> Batch:
@@ -81,6 +80,8 @@ def submitted(database: Database, order: Order) -> Batch:
 
     Raises DuplicateBatch for a key that stands for other items, Refused for one that was stopped before it was filled.
     """
+    if order.key is not None and clean(order.key) != order.key:
+        raise Refused("the idempotency key has characters that no text may have: use letters and digits")
     key = order.key or _key_of(database, order)
     params = {"tenant": order.tenant_id, "key": key}
     row = database.one_or_none(_KNOWN, params)

@@ -188,6 +188,7 @@ def test_a_resume_queues_what_is_not_completed_and_nothing_else(bench: Bench) ->
         "batch.interrupted",
         "batch.ended",
         "batch.resumed",
+        "batch.sealed",
         "batch.ended",
     ]
 

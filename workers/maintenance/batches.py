@@ -1,4 +1,4 @@
-"""Shares out the caps of batches, ends those whose last item has ended, and the items of those that were asked to end."""
+"""Ends batches: those whose last item has ended, and the items of those that were asked to end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import logging
 
 import redis
 
-from orchestration import allotting
 from persistence import batch_moves
 from persistence.database import Database, Statements
 from workers.batching import stopping
@@ -27,7 +26,6 @@ class Batches:
 
     def run_once(self, database: Statements) -> int:
         """How many batches were ended."""
-        allotting.share_out(database, self._writes)
         for batch_id in batch_moves.to_stop(database):
             stopping.stop_items(self._writes, self._keys, batch_id, within_s=_ROUND_S)
         ended = batch_moves.end_what_is_over(database)

@@ -16,6 +16,7 @@ from persistence.errors import DatabaseUnavailable
 from persistence.leadership import Lead
 from workers import telemetry, wiring
 from workers.celery_app import configured
+from workers.maintenance.allotments import Allotments
 from workers.maintenance.batches import Batches
 from workers.maintenance.dispatcher import Dispatcher
 from workers.maintenance.interrupt_keys import InterruptKeys
@@ -44,6 +45,7 @@ class Leader:
         database = parts.runtime.database
         self._services: list[Callable[[Statements], int]] = [
             Batches(parts.keys, database).run_once,
+            Allotments(database).run_once,
             Timers(app).run_once,
             Dispatcher(app, parts.keys).run_once,
             InterruptKeys(app, parts.keys, database).run_once,
