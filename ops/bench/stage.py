@@ -44,6 +44,11 @@ class Stage:
             spent += times.user + times.system
         return spent
 
+    def redis_cpu_s(self) -> float:
+        """CPU that the Redis-protocol server has used so far."""
+        own = psutil.Process(stack.pids(self.home)[stack.VALKEY]).cpu_times()
+        return own.user + own.system
+
 
 class ModelServer:
     """The scripted provider as a process, on the last core. It answers at once and keeps nothing."""

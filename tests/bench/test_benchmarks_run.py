@@ -79,6 +79,7 @@ def test_turns_in_flight_are_carried_by_a_real_worker(running: Stage, tmp_path: 
     found = in_flight.fly(running, tmp_path, scale)
 
     assert found.wall_s >= 2.0, "two model calls of a second each are left when the gate opens"
+    assert 0.9 < found.cycle_s < found.wall_s, "each answer takes a second, and a turn gets two after its first"
     assert found.idle_mb > 0
     assert "of the ideal" in in_flight.report(scale, found)
 
