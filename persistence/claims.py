@@ -25,12 +25,13 @@ RESEND_AFTER = "interval '5 seconds'"
 _LATEST_S, _MOST_TOLD = 60, 7
 
 # A turn that never started waits for its session's live turn and for the older ones, an item also for its batch, which may
-# not be stored as a whole yet, or may have been interrupted. One that has no part of its batch's caps waits for that.
+# not be stored as a whole yet (then its session does not wait for it either), or may have been interrupted. One that has no part of its batch's caps waits for that.
 CLAIMABLE = """status = 'queued' AND NOT awaits_allotment AND (started_at IS NOT NULL OR ((batch_id IS NULL OR EXISTS (
     SELECT FROM batches b WHERE b.id = t.batch_id AND b.status = 'running' AND b.interrupt_requested_at IS NULL))
   AND NOT EXISTS (
     SELECT FROM turns o WHERE o.session_id = t.session_id AND o.id <> t.id AND o.exit_reason IS NULL
-      AND (o.started_at IS NOT NULL OR (o.created_at, o.id) < (t.created_at, t.id)))))"""
+      AND (o.started_at IS NOT NULL OR (o.created_at, o.id) < (t.created_at, t.id) AND NOT EXISTS (
+        SELECT FROM batches f WHERE f.id = o.batch_id AND f.status = 'filling')))))"""
 
 # What a later version wrote into a session, this one may misread, whichever of its turns it is.
 _IS_NEWER = "EXISTS (SELECT FROM turns o WHERE o.session_id = t.session_id AND o.format > %(format)s)"

@@ -91,7 +91,9 @@ def resolve_agent(config: Config, name: str, given: Mapping[str, str] | None = N
     known = config_file.setting_names()
     for key in given:
         if key not in known:
-            raise ConfigError(ended(f"--set {key}: an agent has no such setting; {guess(key, known)}"))
+            raise ConfigError(
+                ended(f"{overrides.named(key, given[key])}: an agent has no such setting; {guess(key, known)}")
+            )
     data = asdict(agent) | {key: config_file.typed(key, text) for key, text in given.items()}
     del data["name"]
     where = overrides.place(given)

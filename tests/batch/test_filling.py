@@ -130,6 +130,23 @@ def test_items_of_one_session_run_one_after_the_other(bench: Bench) -> None:
     assert [w.turn_id for w in queue.dispatch(bench.database, "batch", limit=9, resend=False)] == [second]
 
 
+def test_a_session_does_not_wait_for_a_batch_that_nobody_finishes(bench: Bench) -> None:
+    session_id = bench.fresh(says("hello")).session_id
+    of = items(bench, "first", "second", session_id=session_id)
+    batch = batches.submitted(bench.database, order(of))
+    batches.add(bench.database, batch.id, order(of), of[:1])
+    later = bench.submit("and on", session_id=session_id)
+
+    assert [w.turn_id for w in queue.dispatch(bench.database, "interactive", limit=9, resend=False)] == [later]
+    bench.run(later)
+
+    batches.add(bench.database, batch.id, order(of), of)
+    batches.seal(bench.database, batch.id, items=2)
+    first, second = turn_ids(bench.database, batch.id)
+    for turn_id in (first, second):
+        bench.run(bench.adopt(turn_id))
+
+
 def test_sessions_that_there_are_not_are_found_before_anything_is_stored(bench: Bench) -> None:
     nobody = uuid4()
     of = items(bench, "a", session_id=nobody)

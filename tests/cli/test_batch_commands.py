@@ -149,6 +149,7 @@ WRONG_USAGE = [
     (("batch", "resume", NOBODY, "--max-cost", "0"), "--max-cost 2.50"),
     (("batch", "list", "--limit", "0"), "--limit"),
     (("batch", "nonsense"), "nonsense"),
+    (("batch",), "perdure batch --help"),
     (("list", "--batch", "7"), "'7' is not a batch id"),
 ]
 
@@ -182,6 +183,7 @@ def test_every_bad_line_of_a_file_is_told_and_nothing_of_it_is_stored(
         '{"input": "a", "settings": {"tools": ["nothing_like_it"]}}',
         f'{{"input": "a", "session_id": "{NOBODY}"}}',
         '{"input": "a", "settings": {"max_cost_usd": 1}}',
+        '{"input": "a", "settings": {"iteratons": 1}}',
     ]
     file.write_text("\n".join(items))
     before = [count(database, table) for table in ("turns", "sessions", "batches")]
@@ -193,10 +195,11 @@ def test_every_bad_line_of_a_file_is_told_and_nothing_of_it_is_stored(
     expected = [
         (2, "not JSON"),
         (3, "There is no agent 'nobody'"),
-        (4, "iterations"),
-        (5, "nothing_like_it"),
+        (4, 'settings: iterations = "many" cannot be used'),
+        (5, "settings.tools = nothing_like_it: "),
         (6, "there is no session"),
         (7, "no price"),
+        (8, "settings.iteratons: an agent has no such setting; did you mean iterations?"),
     ]
     assert len(told) == len(expected)
     for line, (n, words) in zip(told, expected, strict=True):
@@ -223,12 +226,19 @@ def test_a_long_list_of_bad_lines_is_cut_and_an_empty_file_refused(asked: Cli, t
     assert (empty.code, "the file holds no items" in empty.err) == (1, True)
 
 
-def test_a_key_with_other_items_and_a_spoilt_result_file_are_refused(asked: Cli, tmp_path: Path) -> None:
+def test_a_key_with_other_items_and_a_spoilt_result_file_are_refused(
+    asked: Cli, database: Database, tmp_path: Path
+) -> None:
     file = a_file(tmp_path, {"input": "keyed"})
     batch_id = asked("batch", "submit", file, "--idempotency-key", "k1").out.strip()
 
     other = asked("batch", "submit", a_file(tmp_path, {"input": "other"}), "--idempotency-key", "k1")
     (tmp_path / "out").write_text("spoilt\n")
+    before = count(database, "batches")
+    for output, why in ((tmp_path / "out", "line 1 of"), (tmp_path / "no" / "out", "for want of its folder")):
+        early = asked("batch", "submit", a_file(tmp_path, {"input": "new"}), "--output", str(output))
+        assert (early.code, why in early.err) == (1, True)
+    assert count(database, "batches") == before, "it is told before anything is stored"
     spoilt = asked("batch", "results", batch_id, "--output", str(tmp_path / "out"))
 
     assert (other.code, f"already stands for batch {batch_id}" in other.err) == (1, True)

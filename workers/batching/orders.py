@@ -19,6 +19,7 @@ from workers.batching import input_file
 from workers.batching.input_file import Keys, Line, Problem
 from workers.config import DEFAULT_AGENT, Config
 from workers.config_file import as_written
+from workers.overrides import OfItem
 
 # Items in one transaction: enough that the round trips do not count, few enough that a kill loses little.
 _AT_ONCE = 500
@@ -122,7 +123,7 @@ class _Agents:
         """The agent of an item and its digest. Raises PerdureError with a sentence."""
         asked = json.dumps([agent, settings], sort_keys=True)
         if asked not in self._known:
-            own = {key: as_written(value) for key, value in settings.items()}
+            own = {key: OfItem(as_written(value)) for key, value in settings.items()}
             overrides = {**(self._wanted.overrides or {}), **own}
             resolved = asked_agent.resolve(self._config, agent or self._wanted.agent, overrides)
             self._check_caps(resolved)

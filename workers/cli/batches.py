@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from persistence.database import Database
     from persistence.records.batch import Batch
 
-app = typer.Typer(name="batch", help="Many turns made from one file.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(name="batch", help="Many turns made from one file.", rich_markup_mode=None)
 
 # Of the things that are wrong with a file, as many are told.
 _MOST_TOLD = 100
@@ -73,12 +73,14 @@ def submit(
         raise arguments.WrongUsage("--again makes a key of its own: give another --idempotency-key instead of both")
     from workers.batching.input_file import Keys
     from workers.batching.orders import BadBatch, Wanted
-    from workers.cli import connecting, shapes
+    from workers.cli import connecting, result_file, shapes
 
     keys = None if field is None else Keys(field, id_field)
     cost = None if max_cost is None else arguments.dollars(max_cost, "--max-cost")
     overrides = arguments.settings(set_)
     wanted = Wanted(agent, overrides, keys, name, idempotency_key, again, priority, max_tokens, cost)
+    if output is not None:
+        result_file.require_usable(output)
     with _opened(file) as opened, connecting.client() as client:
         try:
             batch = client.submit_batch(opened, wanted)

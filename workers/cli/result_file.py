@@ -27,14 +27,15 @@ class BadResultFile(PerdureError):
 
 
 class ResultFile:
-    """The open file, locked against others who would write it too. `turn_ids` are those of the batch's items.
+    """The open file, locked against others who would write it too. `turn_ids` are those of the batch's items, or None
+    where nobody knows them yet.
 
     Raises BadResultFile, with what to do.
     """
 
-    def __init__(self, path: Path, turn_ids: Iterable[UUID]) -> None:
+    def __init__(self, path: Path, turn_ids: Iterable[UUID] | None) -> None:
         self._path = path
-        self._turn_ids = frozenset(map(str, turn_ids))
+        self._turn_ids = None if turn_ids is None else frozenset(map(str, turn_ids))
         self._file = _locked(path, "a+b")
         try:
             self._known = self._read()
@@ -82,7 +83,7 @@ class ResultFile:
             turn_id = _turn_of(raw)
             if turn_id is None:
                 raise self._bad(n, "is damaged: mend it or take it out")
-            if turn_id not in self._turn_ids:
+            if self._turn_ids is not None and turn_id not in self._turn_ids:
                 raise self._bad(n, "is the result of another batch")
             if turn_id in known:
                 raise self._bad(n, "is a second one for its item: take one of them out")
@@ -120,6 +121,15 @@ class ResultFile:
         return BadResultFile(
             f"line {n} of {self._path} {what}, or name another file with --output; nothing was changed"
         )
+
+
+def require_usable(path: Path) -> None:
+    """That results could be written there, as far as it can be known before there is a batch. Raises BadResultFile."""
+    if path.exists():
+        with ResultFile(path, None):
+            return
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise BadResultFile(f"{path} cannot be written, for want of its folder: name another file with --output")
 
 
 def line_of(result: ItemResult) -> bytes:
