@@ -1,7 +1,7 @@
-"""Celery's Redis transport, which outlives what is no message.
+"""Celery's Redis transport, which outlives what is no message, and a Redis that refuses what it is asked.
 
-Anybody may push anything into a queue. As the library has it, what it cannot read ends the process that reads it, with
-all the turns it carries.
+As the library has it, either ends the process that reads, with all the turns it carries: one push by another program, a
+full disk (MISCONF), a failover (READONLY, UNBLOCKED).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 from kombu import transport
 from kombu.transport import redis
+from redis.exceptions import ResponseError
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +33,10 @@ class Channel(redis.Channel):
 
 
 class Transport(redis.Transport):
-    """The library's own, with that channel."""
+    """The library's own, with that channel. A refusal is to it what a lost connection is: Celery connects anew, ever later."""
 
     Channel = Channel
+    connection_errors = (*redis.Transport.connection_errors, ResponseError)
 
 
 def install() -> None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, cast
 
 import pytest
+from redis import Redis
 
 from ops.dev.scripted_provider.script import calls, reply
 from persistence.records.status import ExitReason, TurnStatus
@@ -76,6 +79,62 @@ def test_what_is_no_message_costs_no_worker(bench: Bench) -> None:
     assert worker.is_alive
     assert len(worker.logged("message.unreadable")) >= 2 * 7
     assert running.view.crash_count == 0
+
+
+def _refused(keys: Redis, code: str) -> int:
+    """How often this Redis has answered with an error of this kind."""
+    told = cast("dict[str, Any]", keys.info("errorstats")).get(f"errorstat_{code}")
+    return int(told["count"]) if told else 0
+
+
+@contextmanager
+def _of_the_wrong_type(keys: Redis) -> Generator[None]:
+    eventually(lambda: not keys.exists("perdure.interactive"), "no wake is under way")
+    keys.set("perdure.interactive", "no list")
+    yield
+    keys.delete("perdure.interactive")
+
+
+@contextmanager
+def _without_replicas(keys: Redis) -> Generator[None]:
+    """As with a disk that is full: every command that may write is refused, BRPOP too."""
+    keys.config_set("min-replicas-to-write", 3)
+    yield
+    keys.config_set("min-replicas-to-write", 0)
+
+
+@contextmanager
+def _unblocked(keys: Redis) -> Generator[None]:
+    """As when a master becomes a replica: whoever waits in BRPOP is sent away with an error."""
+    for client in cast("list[dict[str, Any]]", keys.client_list()):
+        if client["cmd"] == "brpop":
+            keys.client_unblock(client["id"], error=True)
+    yield
+
+
+@pytest.mark.parametrize(
+    ("refusal", "code", "times"),
+    [(_of_the_wrong_type, "WRONGTYPE", 2), (_without_replicas, "NOREPLICAS", 2), (_unblocked, "UNBLOCKED", 1)],
+)
+def test_a_redis_that_refuses_what_it_is_asked_ends_no_worker(
+    bench: Bench, refusal: Callable[[Redis], AbstractContextManager[None]], code: str, times: int
+) -> None:
+    (worker,) = bench.yard.workers(1)
+    running = bench.start(reply("done", gate=bench.gate("running")))
+    bench.at("running").wait_for(1)
+    keys = bench.yard.keys
+    before = _refused(keys, code)
+
+    with refusal(keys):
+        eventually(lambda: _refused(keys, code) >= before + times, "a worker is refused, and asks again")
+    after = bench.start(reply("done"))
+
+    after.wait_for_completion(within_s=_WITHIN_S)
+    bench.at("running").open()
+    running.wait_for_completion()
+    assert worker.is_alive
+    assert running.view.crash_count == 0
+    assert [len(t.requests) for t in bench.turns] == [1, 1]
 
 
 def test_a_restarted_redis_loses_nothing(bench: Bench) -> None:
