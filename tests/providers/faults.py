@@ -78,9 +78,16 @@ class FaultServer:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.peers: list[Peer] = []
+        self._has_peers = threading.Event()
         self._threads: list[threading.Thread] = []
         self._acceptor = threading.Thread(target=self._accept, daemon=True)
         self._acceptor.start()
+
+    @property
+    def first_peer(self) -> Peer:
+        """The first connection, once it is accepted: on a busy machine, a call may be over before that."""
+        assert self._has_peers.wait(PATIENCE_S), "nobody has connected"
+        return self.peers[0]
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
@@ -102,6 +109,7 @@ class FaultServer:
                 sock.settimeout(PATIENCE_S)
                 peer = Peer(sock)
                 self.peers.append(peer)
+                self._has_peers.set()
                 thread = threading.Thread(target=self._serve, args=(peer,), daemon=True)
                 self._threads.append(thread)
                 thread.start()

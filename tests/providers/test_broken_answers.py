@@ -426,7 +426,7 @@ def test_a_connection_whose_answer_broke_off_is_not_used_again(api: Api) -> None
         with pytest.raises(ModelError):
             ask(asked)
         reply = ask(asked)
-        assert server.peers[0].saw_disconnect.wait(5)
+        assert server.first_peer.saw_disconnect.wait(5)
 
     assert plain(reply) == (Text("Hello there"),)
     assert len(server.peers) == 2

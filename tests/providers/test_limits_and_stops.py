@@ -194,7 +194,7 @@ def test_a_limit_ends_the_call_and_the_server_sees_it(api: Api, script: Script, 
         with pytest.raises(ModelError) as caught:
             ask(asked, limits=limits)
         took = time.monotonic() - started
-        assert server.peers[0].saw_disconnect.wait(PATIENCE_S)
+        assert server.first_peer.saw_disconnect.wait(PATIENCE_S)
 
     assert caught.value.error is PASSED[said[: said.index(" within")]]
     assert said in str(caught.value)
@@ -257,7 +257,7 @@ def test_a_stop_ends_a_blocked_call_at_once_and_the_server_sees_it(api: Api, scr
     stop = Stop()
     with serving(lambda peer: script(peer, api)) as server, client(api, server.url) as asked:
         took = stopped_after(stop, lambda: bool(server.peers), lambda: ask(asked, stop=stop))
-        assert server.peers[0].saw_disconnect.wait(PATIENCE_S)
+        assert server.first_peer.saw_disconnect.wait(PATIENCE_S)
 
     assert took < SOON_S
 
@@ -400,7 +400,7 @@ def test_a_call_through_the_environments_proxy_is_stopped_as_well(api: Api, monk
         monkeypatch.setenv("HTTP_PROXY", proxy.url)
         monkeypatch.setenv("NO_PROXY", "")
         took = stopped_after(stop, lambda: bool(lines), lambda: ask_once(api, "http://provider.invalid", stop=stop))
-        assert proxy.peers[0].saw_disconnect.wait(PATIENCE_S)
+        assert proxy.first_peer.saw_disconnect.wait(PATIENCE_S)
 
     assert lines[0].startswith("POST http://provider.invalid/v1/")
     assert took < SOON_S
@@ -443,7 +443,7 @@ def test_a_stop_ends_a_call_that_reads_over_tls(api: Api, certificate: Path, mon
     with serving(script) as server:
         url = server.url.replace("http:", "https:")
         took = stopped_after(stop, in_text.is_set, lambda: ask_once(api, url, stop=stop))
-        assert server.peers[0].saw_disconnect.wait(PATIENCE_S)
+        assert server.first_peer.saw_disconnect.wait(PATIENCE_S)
 
     assert took < SOON_S
 
