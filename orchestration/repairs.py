@@ -12,23 +12,28 @@ from orchestration.costs import USUAL_OUTPUT_TOKENS
 from orchestration.errors import ErrorClass, ModelError
 from orchestration.remedies import REMEDIES
 from orchestration.steps import Repair, RepairRequest
-from orchestration.thinking import EVERY_MESSAGE, REFUSED_UP_TO, has_thinking
+from orchestration.thinking import EVERY_MESSAGE, has_thinking
 from persistence.records.outcome import Counters
-from persistence.records.turn import Turn
+from persistence.records.turn import (
+    CALL_ID_CHARS,
+    LEARNED,
+    OUTPUT_LIMIT,
+    SUMMARY_OUTPUT_LIMIT,
+    THINKING_REFUSED_UP_TO,
+    Turn,
+)
 
 # How long an answer any model gives, where one refused more and did not say how much it would take.
 EVERY_MODELS_OUTPUT_TOKENS = 4_096
 
 # The length of the ids of calls that some servers insist on: none but Mistral's do.
-CALL_ID_CHARS = 9
+MISTRALS_CALL_ID_CHARS = 9
 
-# The names of what is kept: the most tokens that the model in use, and the one that summarises, let an answer be asked
-# for; what a refusal said of that; the length that it wants ids of calls to have; the repairs since the newest answer.
-_LIMIT, _SUMMARY_LIMIT = "output_limit", "summary_output_limit"
+# The names of what is kept beside what a model was found to refuse: the most tokens that a refusal said it would let an
+# answer have, and the repairs since the newest answer.
 _SAID = "output_limit_said"
-_CALL_ID_CHARS = "call_id_chars"
 _REPAIRED = {repair: f"repaired_{repair}" for repair in Repair}
-_KEPT_AS = {Repair.OUTPUT_CAP: _LIMIT, Repair.THINKING: REFUSED_UP_TO, Repair.CALL_IDS: _CALL_ID_CHARS}
+_KEPT_AS = {Repair.OUTPUT_CAP: OUTPUT_LIMIT, Repair.THINKING: THINKING_REFUSED_UP_TO, Repair.CALL_IDS: CALL_ID_CHARS}
 
 
 def repair(turn: Turn, error: ErrorClass) -> RepairRequest | None:
@@ -46,12 +51,12 @@ def repair(turn: Turn, error: ErrorClass) -> RepairRequest | None:
         case Repair.CALL_IDS:
             has_calls = any(message.calls for message in turn.messages)
             return (
-                RepairRequest(Repair.CALL_IDS, CALL_ID_CHARS)
-                if has_calls and not remedies.get(_CALL_ID_CHARS)
+                RepairRequest(Repair.CALL_IDS, MISTRALS_CALL_ID_CHARS)
+                if has_calls and not remedies.get(CALL_ID_CHARS)
                 else None
             )
         case Repair.THINKING:
-            refused = remedies.get(REFUSED_UP_TO, 0)
+            refused = remedies.get(THINKING_REFUSED_UP_TO, 0)
             sent = [m.seq for m in turn.messages if m.seq > refused and has_thinking(m)]
             if not sent:
                 return None
@@ -79,25 +84,25 @@ def answered(remedies: Mapping[str, int]) -> dict[str, int]:
 
 
 def of_next_model(remedies: Mapping[str, int]) -> dict[str, int]:
-    """The counters once another model is asked: it has limits of its own."""
-    return _without(answered(remedies), _LIMIT, _SUMMARY_LIMIT, _CALL_ID_CHARS)
+    """The counters once another model is asked: it has limits and a taste of its own."""
+    return _without(answered(remedies), *LEARNED)
 
 
 def output_tokens(turn: Turn) -> int | None:
     """How long an answer the model in use is asked for at most, None where that is left to the adapter."""
-    return shorter(turn.agent.max_output_tokens, turn.counters.remedies.get(_LIMIT))
+    return shorter(turn.agent.max_output_tokens, turn.counters.remedies.get(OUTPUT_LIMIT))
 
 
 def call_id_chars(turn: Turn) -> int | None:
     """How long the ids of calls have to be for the model in use, None where nothing is known of that."""
-    return turn.counters.remedies.get(_CALL_ID_CHARS)
+    return turn.counters.remedies.get(CALL_ID_CHARS)
 
 
 def summary_tokens(turn: Turn) -> int | None:
     """The same for the model that summarises."""
     limits = turn.counters.remedies
-    own = limits.get(_LIMIT) if turn.agent.compress_model is None else None
-    return shorter(turn.agent.max_output_tokens, shorter(own, limits.get(_SUMMARY_LIMIT)))
+    own = limits.get(OUTPUT_LIMIT) if turn.agent.compress_model is None else None
+    return shorter(turn.agent.max_output_tokens, shorter(own, limits.get(SUMMARY_OUTPUT_LIMIT)))
 
 
 def shorter_summary(turn: Turn, error: ModelError) -> Counters | None:
@@ -106,7 +111,9 @@ def shorter_summary(turn: Turn, error: ModelError) -> Counters | None:
         return None
     asked = summary_tokens(turn) or USUAL_OUTPUT_TOKENS
     limit = error.output_limit or EVERY_MODELS_OUTPUT_TOKENS
-    return turn.counters.with_remedies({**turn.counters.remedies, _SUMMARY_LIMIT: limit}) if limit < asked else None
+    return (
+        turn.counters.with_remedies({**turn.counters.remedies, SUMMARY_OUTPUT_LIMIT: limit}) if limit < asked else None
+    )
 
 
 def shorter(one: int | None, other: int | None) -> int | None:

@@ -8,15 +8,13 @@ from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from persistence.records.message import Message, Thinking
-from persistence.records.turn import Turn
+from persistence.records.turn import THINKING_REFUSED_UP_TO, Turn
 
 # Models for which a thinking block counts only while system prompt, tools and all messages before it are unchanged, and
 # which refuse it otherwise: https://platform.claude.com/docs/en/build-with-claude/extended-thinking
 _BINDS_TO_PREFIX = re.compile(r"claude-(fable|mythos)-")
 
-# The number of the message, among the remedies, up to which thinking was refused and is left out.
-REFUSED_UP_TO = "thinking_refused_up_to"
-# And beyond every message: none of the turn is sent any more.
+# Beyond every message: where thinking is refused up to this one, none of the session is sent any more.
 EVERY_MESSAGE = 2**53
 
 _bare: WeakKeyDictionary[Message, Message] = WeakKeyDictionary()
@@ -34,7 +32,7 @@ def sent_messages(turn: Turn, model: str) -> Sequence[Message]:
     were there already go without their thinking, all of it, which is allowed; so do those whose thinking was refused. Any
     other message goes to the byte. The same messages are returned every time, so that an encoder knows them again.
     """
-    refused = turn.counters.remedies.get(REFUSED_UP_TO, 0)
+    refused = turn.counters.remedies.get(THINKING_REFUSED_UP_TO, 0)
     compression = turn.compression
     old = range(0)
     if compression is not None and binds_to_prefix(model):

@@ -11,7 +11,7 @@ from persistence import turns
 from persistence.database import Database
 from persistence.errors import LeaseHeld, LeaseLost, NeedsNewerWorker, StoreError, Unreadable
 from persistence.records.status import TurnStatus
-from persistence.records.turn import UNREADABLE, Turn
+from persistence.records.turn import LEARNED, UNREADABLE, Turn
 
 # The version of the shapes that are stored (blocks, settings, summaries, counters): raised with every change that older
 # workers would misread. A claim stamps the turn with it.
@@ -36,6 +36,14 @@ CLAIMABLE = """status = 'queued' AND NOT awaits_allotment AND (started_at IS NOT
 # What a later version wrote into a session, this one may misread, whichever of its turns it is.
 _IS_NEWER = "EXISTS (SELECT FROM turns o WHERE o.session_id = t.session_id AND o.format > %(format)s)"
 
+# What the agent's own model was found to refuse in the turn before this one.
+_LEARNED = """
+SELECT json_object_agg(learned.key, learned.value) FROM (
+  SELECT o.remedies, o.model_index FROM turns o
+  WHERE o.session_id = t.session_id AND o.agent_id = t.agent_id AND o.started_at IS NOT NULL
+  ORDER BY o.created_at DESC LIMIT 1) before, json_each(before.remedies) learned
+WHERE before.model_index = 0 AND learned.key = ANY (%(learned)s::text[])"""
+
 _CLAIM = f"""
 WITH claimed AS (
   UPDATE turns t SET
@@ -47,6 +55,7 @@ WITH claimed AS (
       THEN now() + (SELECT make_interval(secs => (settings ->> 'deadline_s')::float) FROM agents a
         WHERE a.id = t.agent_id AND json_typeof(settings -> 'deadline_s') = 'number')
       ELSE deadline END,
+    remedies = CASE WHEN started_at IS NULL THEN coalesce(({_LEARNED}), remedies) ELSE remedies END,
     started_at = coalesce(started_at, now()), event_seq = event_seq + 1, format = %(format)s
   WHERE id = %(id)s AND NOT {_IS_NEWER} AND ({CLAIMABLE} OR %(again)s AND status = 'running' AND worker = %(worker)s)
     AND (NOT is_suspect OR %(alone)s)
@@ -131,6 +140,7 @@ def claim(
         "workspace": workspace_id,
         "again": again,
         "format": FORMAT,
+        "learned": list(LEARNED),
     }
     try:
         row = database.one_or_none(_CLAIM, params)

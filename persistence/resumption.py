@@ -10,6 +10,7 @@ from persistence.database import Database, Row
 from persistence.errors import NotFound, Refused
 from persistence.records.message import Text, content_to_json, dumps
 from persistence.records.status import CAPS, ExitReason, TurnStatus
+from persistence.records.turn import LEARNED
 from persistence.submission import Submitted
 
 # As a submit does: so that no turn joins the session between the look for one and the resume.
@@ -18,7 +19,7 @@ SELECT FROM sessions WHERE id = (SELECT session_id FROM turns WHERE id = %(id)s)
 
 _ENDED = """
 SELECT t.id, t.session_id, t.queue, t.status, t.exit_reason, t.parent_turn_id, t.batch_id, t.iterations_max, t.iterations_used,
-  t.max_tokens_total, t.max_cost_usd, t.started_at, t.grace_used, t.remedies,
+  t.max_tokens_total, t.max_cost_usd, t.started_at, t.grace_used, t.remedies, t.model_index,
   EXISTS (SELECT FROM turns o WHERE o.session_id = t.session_id AND o.id <> t.id
     AND (o.created_at, o.id) > (t.created_at, t.id)
     AND NOT coalesce(o.started_at IS NULL AND o.batch_id = %(batch)s, false)) AS has_successor
@@ -95,7 +96,7 @@ def resume(
                 "iteration": 0 if newest is None else newest["iteration"],
                 "id": turn_id,
                 "grace_used": row["grace_used"] and not iterations,
-                "remedies": dumps({} if iterations else _grace_alone(row["remedies"])),
+                "remedies": dumps(_kept(row, has_grace=not iterations)),
                 "iterations": row["iterations_max"] + iterations,
                 "tokens": None if row["max_tokens_total"] is None else row["max_tokens_total"] + tokens,
                 "cost": None if row["max_cost_usd"] is None else row["max_cost_usd"] + cost,
@@ -110,9 +111,15 @@ def _needs_notice(newest: Row, iterations: int) -> bool:
     return newest["role"] == "assistant" or (is_of_ours and iterations > 0)
 
 
-def _grace_alone(remedies: dict[str, int]) -> dict[str, int]:
-    """Of the counters of remedies only that of the grace call: what was granted once is not granted again."""
-    return {name: n for name, n in remedies.items() if name == "grace_answered"}
+def _kept(row: Row, *, has_grace: bool) -> dict[str, int]:
+    """Of the counters of remedies that of a grace call which still counts, for what was granted once is not granted again.
+
+    And what the agent's own model was found to refuse: it is asked first again.
+    """
+    kept = {"grace_answered"} if has_grace else set[str]()
+    if row["model_index"] == 0:
+        kept |= {*LEARNED}
+    return {name: n for name, n in row["remedies"].items() if name in kept}
 
 
 def _refuse_resume(row: Row, given: dict[str, int | Decimal]) -> None:

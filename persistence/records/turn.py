@@ -16,6 +16,11 @@ from persistence.records.usage import Usage
 
 # Among the counters of remedies: how often the turn was claimed and could not be loaded.
 UNREADABLE = "unreadable"
+# And what the agent's own model has refused in requests of the session: thinking up to this message, longer answers,
+# longer summaries, ids of calls of another length. The next turn of the session and the agent begins with it.
+THINKING_REFUSED_UP_TO = "thinking_refused_up_to"
+OUTPUT_LIMIT, SUMMARY_OUTPUT_LIMIT, CALL_ID_CHARS = "output_limit", "summary_output_limit", "call_id_chars"
+LEARNED = (THINKING_REFUSED_UP_TO, OUTPUT_LIMIT, SUMMARY_OUTPUT_LIMIT, CALL_ID_CHARS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,6 +169,10 @@ def test_a_lost_worker_is_told_between_the_iterations() -> None:
             "main:m refused the request: from now on, thinking up to message 12 is left out",
         ),
         (
+            event("request.repaired", model="main:m", repair="thinking", value=2**53),
+            "main:m refused the request: from now on, no thinking is sent back",
+        ),
+        (
             event("request.repaired", model="main:m", repair="call_ids", value=9),
             "main:m refused the request: from now on, ids of calls are sent as 9 letters and digits",
         ),

@@ -130,6 +130,48 @@ def test_a_server_that_tells_its_reasoning_and_takes_none_back_is_sent_none(
     )
 
 
+def test_what_a_session_has_learned_its_next_turn_knows(bench: Bench, provider: ScriptedProvider) -> None:
+    """A model that takes no thinking back, no long answers and no ids of another company would refuse each turn's first requests."""
+    provider.expect_refusals()
+    answers = [*[calls(("look", {}), thinking="Hm.")] * 2, reply("Done.", thinking="So.")] * 3
+    model = provider.script("odd", answers, call_id_chars=9, max_output=8_192)
+    settings: dict[str, Any] = {"model": f"main:{model}", "max_output_tokens": 50_000}
+
+    with client(Api.OPENAI_CHAT, provider.url, key=provider.api_key) as made:
+        runtime = bench.runtime(models=lambda _: made)
+        first = bench.submit(**settings)
+        bench.run(first, runtime)
+        learned = len([r for r in provider.requests("odd") if r.refused])
+        provider.clear()
+        session_id = bench.view(first).session_id
+        later = [bench.submit("And now?", session_id=session_id, **settings) for _ in range(2)]
+        ended = [bench.run(turn_id, runtime).exit_reason for turn_id in later]
+
+    assert ended == [ExitReason.FINAL_ANSWER] * 2
+    assert learned == 4, "its length, its ids, and its thinking twice"
+    assert [r.refused for r in provider.requests("odd")] == [None] * 6
+    assert all(repairs(bench, turn_id) == [] for turn_id in later)
+
+
+def test_what_a_fallback_has_refused_is_not_held_against_the_agents_own_model(bench: Bench) -> None:
+    def refuses_long(request: ModelRequest, _stop: StopSignal) -> Reply:
+        if (request.max_output_tokens or 0) > 5_000:
+            raise ModelError(ErrorClass.OUTPUT_CAP, "too long", status=400, output_limit=5_000)
+        return says("Done.")
+
+    primary = ScriptedModel(ModelError(ErrorClass.AUTH, "401", status=401), says("From the primary."))
+    models = {"primary": primary, "second": ScriptedModel(refuses_long)}.__getitem__
+    chain: dict[str, Any] = {"model": "primary:large", "fallbacks": ("second:medium",), "max_output_tokens": 9_000}
+    first = bench.submit(**chain)
+    turn = bench.run(first, bench.runtime(models=models))
+    assert (turn.exit_reason, turn.counters.remedies["output_limit"]) == (ExitReason.FINAL_ANSWER, 5_000)
+
+    second = bench.submit("And now?", session_id=turn.session_id, **chain)
+    bench.run(second, bench.runtime(models=models))
+
+    assert primary.requests[-1].max_output_tokens == 9_000, "the limit was another model's"
+
+
 def test_thinking_that_is_refused_again_leaves_the_model_for_the_next(bench: Bench) -> None:
     refused = ModelError(ErrorClass.THINKING_SIGNATURE, "no", status=400)
     primary = ScriptedModel(asks(("look", "{}")), refused)

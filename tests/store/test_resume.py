@@ -133,6 +133,20 @@ def test_a_resume_clears_the_ending_the_interrupt_and_the_counters_of_remedies_a
     assert bench.events(turn.id)[-2:] == ["turn.ended", "turn.resumed"]
 
 
+@pytest.mark.parametrize(("model_index", "kept"), [(0, {"call_id_chars": 9}), (1, {})])
+def test_a_resume_keeps_what_the_agents_own_model_was_found_to_refuse(
+    bench: Bench, model_index: int, kept: dict[str, int]
+) -> None:
+    turn = claimed(bench)
+    counters = replace(turn.counters, model_index=model_index, remedies={"call_id_chars": 9, "empty": 1})
+    turn = store(bench, turn, Outcome(counters, model_call=model_call(turn)))
+    store(bench, turn, ending(turn, ExitReason.PROVIDER_FAILED))
+
+    resume(bench, turn.id, iterations=5)
+
+    assert bench.row(turn.id)["remedies"] == kept
+
+
 def test_words_of_the_model_at_the_end_are_followed_by_a_notice(bench: Bench) -> None:
     turn = claimed(bench)
     turn = store(bench, turn, answer(turn, text="Cut in the mid"))

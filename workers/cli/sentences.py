@@ -124,7 +124,9 @@ def _repaired(p: Payload) -> str:
         case "output_cap":
             how = f"answers of at most {p.get('value')} tokens are asked for"
         case "thinking":
-            how = f"thinking up to message {p.get('value')} is left out"
+            # Beyond any number that a message has: all of it.
+            is_all = isinstance(value := p.get("value"), int) and value >= 2**53
+            how = "no thinking is sent back" if is_all else f"thinking up to message {value} is left out"
         case "call_ids":
             how = f"ids of calls are sent as {p.get('value')} letters and digits"
         case other:
