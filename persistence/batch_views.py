@@ -119,9 +119,14 @@ def turn_ids(database: Database, batch_id: UUID) -> list[UUID]:
 def results(database: Database, batch_id: UUID, *, at_a_time: int = 500) -> Iterator[Sequence[ItemResult]]:
     """The items that have ended, in the order of the file."""
     after = 0
-    while rows := database.rows(_BY_LINE, {"id": batch_id, "after": after, "limit": at_a_time}):
-        yield [_to_result(r) for r in rows]
-        after = rows[-1]["n"]
+    while page := results_after(database, batch_id, after, limit=at_a_time):
+        yield page
+        after = page[-1].n
+
+
+def results_after(database: Database, batch_id: UUID, line: int, *, limit: int = 500) -> Sequence[ItemResult]:
+    """The first of them that stand behind a line of the file."""
+    return [_to_result(r) for r in database.rows(_BY_LINE, {"id": batch_id, "after": line, "limit": limit})]
 
 
 def results_since(database: Database, batch_id: UUID, newest: datetime) -> Sequence[ItemResult]:

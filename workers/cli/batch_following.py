@@ -37,18 +37,27 @@ def follow(database: Database, batch_id: UUID, *, say: Callable[[str], None]) ->
     while not has_ended:
         has_ended = _waiting_out(lambda: batch_views.status(database, batch_id), say).is_ending
         if newest is None or has_ended:
-            parts = _waiting_out(lambda: [*batch_views.results(database, batch_id)], say)
+            parts = _all(database, batch_id, say)
         else:
-            parts = [_waiting_out(partial(batch_views.results_since, database, batch_id, newest), say)]
+            parts = iter([_waiting_out(partial(batch_views.results_since, database, batch_id, newest), say)])
         for part in parts:
             fresh = [r for r in part if (r.n, r.ended_at) not in seen]
             seen.update((r.n, r.ended_at) for r in fresh)
-            newest = max((r.ended_at for r in part), default=newest)
+            endings = [r.ended_at for r in part]
+            newest = max(endings if newest is None else [*endings, newest], default=None)
             if fresh:
                 yield fresh
         if not has_ended:
             yield ()
             time.sleep(PAUSE_S)
+
+
+def _all(database: Database, batch_id: UUID, say: Callable[[str], None]) -> Iterator[Sequence[ItemResult]]:
+    """All results, a page at a time: they may be more than memory holds."""
+    line = 0
+    while page := _waiting_out(partial(batch_views.results_after, database, batch_id, line), say):
+        yield page
+        line = page[-1].n
 
 
 def into_file(
