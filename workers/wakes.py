@@ -14,6 +14,7 @@ from persistence import queue
 from persistence.database import Database
 from persistence.errors import DatabaseUnavailable
 from persistence.queue import Wake
+from workers import redis_connections
 from workers.celery_app import BATCH, INTERACTIVE
 
 log = logging.getLogger(__name__)
@@ -27,7 +28,13 @@ _FEW = 50
 
 def connect(redis_url: str) -> redis.Redis:
     """A client for keys, with limits on every wait. The default retry stays on: it heals connections that were closed."""
-    return redis.Redis.from_url(redis_url, socket_timeout=5, socket_connect_timeout=3, decode_responses=True)
+    return redis.Redis.from_url(
+        redis_url,
+        connection_class=redis_connections.of(redis_url),
+        socket_timeout=5,
+        socket_connect_timeout=3,
+        decode_responses=True,
+    )
 
 
 def send(app: Celery, wakes: Iterable[Wake]) -> bool:

@@ -8,14 +8,17 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
+import threading
 import time
 from collections.abc import Callable, Generator
+from typing import Any
 
 import pytest
 import redis
 
 from orchestration.errors import ErrorClass
-from orchestration.guarding import Held
+from orchestration.guarding import Held, HeldBy
 from tests.guard.bench import Fleet, Worker, fleet_on, until
 from workers import stack
 from workers.rate_guard import guard as guards
@@ -106,6 +109,30 @@ def test_a_wrong_password_or_address_lets_every_call_through(fleet: Fleet) -> No
     for url in (f"redis://:wrong@{server}", "redis://127.0.0.1:9/0", "redis://no-such-host.invalid:1/0"):
         with fleet_on(url) as other:
             takes_no_time(lambda other=other: everything(*other.workers(1, requests_per_minute=60)))
+
+
+def test_a_name_that_is_looked_up_for_ever_lets_every_call_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered, own = threading.Event(), socket.getaddrinfo
+
+    def slow_resolver(host: Any, *rest: Any, **more: Any) -> Any:
+        if host == "slow.invalid":
+            answered.wait(30)
+        return own(host, *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow_resolver)
+    try:
+        with fleet_on("redis://slow.invalid:1/0") as other:
+            takes_no_time(lambda: everything(*other.workers(1, requests_per_minute=60)))
+    finally:
+        answered.set()
+
+
+def test_a_redis_with_a_name_is_asked_as_one_with_a_number(fleet: Fleet) -> None:
+    with fleet_on(fleet.redis_url.replace("127.0.0.1", "localhost")) as other:
+        (worker,) = other.workers(1, requests_per_minute=1)
+        worker.is_let_in()
+
+        worker.is_held(by=HeldBy.OWN_LIMITS)
 
 
 def nonsense(client: redis.Redis, name: str, kind: int) -> None:

@@ -22,6 +22,7 @@ from orchestration.guarding import Advice, GuardedCall, Held, HeldBy, Permit
 from orchestration.providers.settings import ProviderSettings
 from orchestration.quota import Quota
 from persistence.records.usage import Usage
+from workers import redis_connections
 from workers.rate_guard import news, scopes
 from workers.rate_guard.news import News
 from workers.rate_guard.scopes import Scopes
@@ -50,6 +51,7 @@ class RedisRateGuard:
         self._providers = providers
         self._pool = redis.BlockingConnectionPool.from_url(
             redis_url,
+            connection_class=redis_connections.of(redis_url),
             max_connections=_CONNECTIONS,
             timeout=_PATIENCE_S,
             socket_timeout=_PATIENCE_S,

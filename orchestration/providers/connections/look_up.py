@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 import socket
 import threading
+import time
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from orchestration.providers.connections.watch import CallWatch
@@ -23,12 +25,11 @@ class _LookUp:
     def start(self) -> None:
         threading.Thread(target=self._resolve, name=f"look-up {self._place[0]}", daemon=True).start()
 
-    def wait(self, watch: CallWatch) -> list[Address]:
-        """The addresses. Raises OSError when there are none, LimitPassed, StopCame."""
-        watch.blocks_on(self)
+    def wait(self, remaining: Callable[[], float]) -> list[Address]:
+        """The addresses. Raises OSError when there are none, and what `remaining` raises when no time is left."""
         with self._changed:
             while self._addresses is None:
-                self._changed.wait(watch.remaining())
+                self._changed.wait(remaining())
         if isinstance(self._addresses, OSError):
             raise OSError(str(self._addresses)) from self._addresses
         return self._addresses
@@ -58,13 +59,34 @@ def look_up(host: str, port: int, watch: CallWatch) -> list[Address]:
     """The addresses of a host. All calls that need the same one at the same time share one look-up, so one thread."""
     if _is_address(host):
         return _addresses(host, port)
+    found = _started(host, port)
+    watch.blocks_on(found)
+    return found.wait(watch.remaining)
+
+
+def look_up_within(host: str, port: int, seconds: float) -> list[Address]:
+    """The same outside of a model call. Raises OSError where there are none, or (TimeoutError) none by then."""
+    if _is_address(host):
+        return _addresses(host, port)
+    ends_at = time.monotonic() + seconds
+
+    def remaining() -> float:
+        left = ends_at - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"no address of {host} within {seconds:g} s")
+        return left
+
+    return _started(host, port).wait(remaining)
+
+
+def _started(host: str, port: int) -> _LookUp:
     with _look_ups_lock:
         found = _look_ups.get((host, port))
         if found is None:
             found = _LookUp(host, port)
             found.start()
             _look_ups[host, port] = found
-    return found.wait(watch)
+    return found
 
 
 def _is_address(host: str) -> bool:
