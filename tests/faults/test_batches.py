@@ -318,23 +318,29 @@ def test_an_interactive_turn_does_not_wait_behind_a_batch(bench: Bench) -> None:
 
 
 def test_a_submitter_that_is_killed_leaves_a_batch_that_the_same_command_finishes(bench: Bench) -> None:
+    """It is killed while it waits for a session that another transaction holds, with its first five hundred items stored."""
     bench.yard.workers(1)
-    of = [{"input": f"{CANARY} {n}"} for n in range(1500)]
+    before = bench.start(reply("hello"))
+    before.wait_for_completion()
+    of: list[dict[str, Any]] = [{"input": f"{CANARY} {n}"} for n in range(510)]
+    of[505]["session_id"] = str(before.session_id)
     batch = Batch(bench, of, model(bench, [reply("done")]))
-    first = batch.start("submitter", "batch", "submit", "in.jsonl", *batch.options)
     count = "SELECT count(*) FROM turns t JOIN batches b ON b.id = t.batch_id WHERE b.status = 'filling'"
+    with bench.yard.sql() as held:
+        held("BEGIN")
+        held("SELECT FROM sessions WHERE id = %s FOR UPDATE", before.session_id)
+        submitter = batch.start("submitter", "batch", "submit", "in.jsonl", *batch.options)
+        eventually(lambda: bench.yard.rows(count) == [(500,)], "it waits for the session")
+        submitter.kill()
+        held("ROLLBACK")
 
-    eventually(lambda: bench.yard.rows(count)[0][0] > 0, "some are stored", every_s=0.001)
-    first.kill()
-
-    [(stored,)] = bench.yard.rows(count)
-    assert 0 < stored < 1500, "it was killed in the middle"
+    assert bench.yard.rows(count) == [(500,)]
     started = "SELECT count(*) FROM turns WHERE batch_id IS NOT NULL AND started_at IS NOT NULL AND exit_reason IS NULL"
-    assert bench.yard.rows(started) == [(0,)]
+    assert bench.yard.rows(started) == [(0,)], "nothing of it runs"
     code, said = batch.call("batch", "submit", "in.jsonl", "--json", *batch.options)
     assert code == 0, said
     batch.id = UUID(json.loads(said.splitlines()[0])["batch_id"])
-    assert (batch.view.size, sum(batch.view.items.values())) == (1500, 1500)
+    assert (batch.view.size, sum(batch.view.items.values())) == (510, 510)
     batch.call("batch", "interrupt", str(batch.id))
     eventually(lambda: batch.view.status.is_ending, "it has ended", within_s=60)
 
