@@ -25,7 +25,8 @@ class Chaos:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._http = httpx2.Client(base_url=url, timeout=30)
+        # A connection for each request: one that lay idle may be ended by the server at the instant it is used again.
+        self._http = httpx2.Client(base_url=url, timeout=30, limits=httpx2.Limits(max_keepalive_connections=0))
 
     def address(self, api: Api) -> str:
         """Where a client of this protocol finds it, without `/v1`."""
