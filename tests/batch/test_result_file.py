@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import stat
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,7 +21,7 @@ from persistence.batch_views import ItemResult
 from persistence.records.spending import Spending
 from persistence.records.status import ExitReason
 from persistence.records.usage import Usage
-from workers.cli.result_file import BadResultFile, ResultFile, line_of
+from workers.cli.result_file import BadResultFile, ResultFile, line_of, require_usable
 
 IDS = [UUID(int=n) for n in range(1, 9)]
 BREAKS = "a\u0085b\u2028c\u2029d\ve\ff\rg\nh\x1c\x1d\x1e"
@@ -185,6 +188,58 @@ def test_damage_before_the_last_line_is_named_and_nothing_is_lost(tmp_path: Path
     assert path.read_bytes() == spoiled
 
 
+@pytest.mark.parametrize("mistaken", [b"a letter", b'{"input": "What is a duck?", "custom_id": "1"}', b"\xff", b"{}"])
+def test_a_file_that_was_named_by_mistake_loses_nothing(tmp_path: Path, mistaken: bytes) -> None:
+    """One line without an end is not taken for a result that was not written whole."""
+    path = tmp_path / "out"
+    path.write_bytes(mistaken)
+
+    with pytest.raises(BadResultFile, match=r"line 1 of .*damaged.*nothing was changed"):
+        require_usable(path)
+
+    assert path.read_bytes() == mistaken
+
+
+def test_room_that_a_lost_machine_had_made_for_a_line_is_given_back(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    whole = written(path)
+
+    for left in (whole + bytes(9), whole + whole[:5] + bytes(9)):
+        path.write_bytes(left)
+        assert written(path) == whole
+
+
+def test_a_file_that_is_written_anew_stays_as_private_and_where_it_is(tmp_path: Path) -> None:
+    kept, link = tmp_path / "kept", tmp_path / "out"
+    kept.touch(mode=0o600)
+    link.symlink_to(kept)
+    written(link)
+
+    written(link, FIVE[:2])
+
+    assert link.is_symlink()
+    assert (ids(kept), stat.S_IMODE(kept.stat().st_mode)) == (["item-1", "item-2"], 0o600)
+    assert {p.name for p in tmp_path.iterdir()} == {"kept", "out"}
+
+
+def test_a_file_that_is_replaced_while_it_is_opened_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever holds the old one would write where nobody reads."""
+    path = tmp_path / "out"
+    written(path)
+    flock = fcntl.flock
+
+    def late(file: Any, how: int) -> None:
+        (tmp_path / "new").touch()
+        (tmp_path / "new").replace(path)
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(BadResultFile, match="another process"):
+        ResultFile(path, IDS)
+
+
 def test_two_do_not_write_one_file(tmp_path: Path) -> None:
     path = tmp_path / "out"
 
@@ -203,3 +258,10 @@ def test_two_do_not_write_one_file(tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_told(tmp_path: Path, name: str) -> None:
     with pytest.raises(BadResultFile, match="--output"):
         ResultFile(tmp_path / name, IDS)
+
+
+def test_a_pipe_is_told_in_words(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "out")
+
+    with pytest.raises(BadResultFile, match=r"not seekable.*--output"):
+        ResultFile(tmp_path / "out", IDS)

@@ -1,9 +1,10 @@
 """The file with the results of a batch: a JSON line for each item that has ended, whoever is killed while it is written.
 
-What counts is in Postgres; the file is brought to it. Whatever stands behind the last newline is a line that somebody did
-not get to write whole: it is cut off, and written anew. A line whose item has another result by now, because it was
-resumed, is replaced, and so each item has one line at most; the whole file is then written beside the old one and takes
-its place at once. Lines end with a newline byte and nothing else.
+What counts is in Postgres; the file is brought to it. What stands behind the last newline is a line that somebody did not
+get to write whole: it is cut off, and written anew. That it is one of ours is seen from how it begins: a file that was
+named by mistake loses nothing. A line whose item has another result by now, because it was resumed, is replaced, and so
+each item has one line at most; the whole file is then written beside the old one and takes its place at once. Lines end
+with a newline byte and nothing else.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -20,6 +22,9 @@ from uuid import UUID
 from orchestration.errors import PerdureError
 from persistence.batch_views import ItemResult
 from workers.cli import shapes
+
+# How each line begins (`shapes.item`).
+_BEGINNING = b'{"custom_id":'
 
 
 class BadResultFile(PerdureError):
@@ -76,6 +81,8 @@ class ResultFile:
         end = 0
         for n, raw in enumerate(self._file, 1):
             if not raw.endswith(b"\n"):
+                if not _is_begun(raw):
+                    raise self._bad(n, "is damaged: mend it or take it out")
                 self._file.truncate(end)
                 _to_disk(self._file)
                 break
@@ -97,21 +104,23 @@ class ResultFile:
 
     def _rewrite(self, due: dict[str, bytes], current: set[str]) -> None:
         """The same lines in the same order, but for those that are `due` and those whose items are live again."""
-        beside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        path = self._path.resolve()  # a link to a file goes on being one
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
         fresh = _locked(beside, "w+b")
         try:
+            os.fchmod(fresh.fileno(), stat.S_IMODE(os.fstat(self._file.fileno()).st_mode))
             self._file.seek(0)
             for raw in self._file:
                 turn_id = _turn_of(raw)
                 if turn_id in current:
                     fresh.write(due.get(str(turn_id), raw))
             _to_disk(fresh)
-            os.replace(beside, self._path)
+            os.replace(beside, path)
         except BaseException:
             fresh.close()
             beside.unlink(missing_ok=True)
             raise
-        _folder_to_disk(self._path.parent)
+        _folder_to_disk(path.parent)
         self._file.close()
         self._file = fresh
         self._file.seek(0, os.SEEK_END)
@@ -136,6 +145,12 @@ def line_of(result: ItemResult) -> bytes:
     return shapes.line(shapes.item(result)).encode() + b"\n"
 
 
+def _is_begun(raw: bytes) -> bool:
+    """Whether a line without its end can be one of ours, or room that a lost machine had made for one."""
+    begun = raw.rstrip(b"\0")
+    return begun.startswith(_BEGINNING) or _BEGINNING.startswith(begun)
+
+
 def _turn_of(raw: bytes) -> str | None:
     """The turn of a line; None if it is no line of ours."""
     try:
@@ -156,12 +171,15 @@ def _locked(path: Path, mode: str) -> BinaryIO:
     try:
         file: BinaryIO = path.open(mode)  # pyright: ignore[reportAssignmentType]
     except OSError as error:
-        raise BadResultFile(f"{path} cannot be written ({error.strerror}): name another file with --output") from error
+        why = error.strerror or error  # a pipe has no number of an error, but words
+        raise BadResultFile(f"{path} cannot be written ({why}): name another file with --output") from error
     try:
         if not path.is_file():
             raise BadResultFile(f"{path} is no regular file: leave --output out to have the results on stdout")
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+        if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            raise BlockingIOError  # somebody has put a new one in its place since it was opened
+    except (BlockingIOError, FileNotFoundError) as error:
         file.close()
         raise BadResultFile(f"another process is writing {path}: wait for it, or name another file") from error
     except BaseException:
