@@ -49,7 +49,8 @@ SELECT id, resumes FROM batches b WHERE ended_at IS NULL AND status = 'running'
   AND NOT coalesce((SELECT t.ended_at IS NULL FROM turns t WHERE t.batch_id = b.id ORDER BY t.ended_at DESC LIMIT 1), false)
 ORDER BY id LIMIT 100"""
 
-# `resumes` is the fence: the items were seen to have ended by an earlier statement, and only a resume changes that.
+# `resumes` is the fence: the items were seen to have ended by an earlier statement, and only a resume changes that. An
+# interrupt that had to wait for items which were just being stored has not counted those.
 _END = """
 WITH counted AS (
   SELECT count(*) AS items, count(*) FILTER (WHERE status = 'completed') AS completed,
@@ -58,7 +59,7 @@ WITH counted AS (
     count(*) FILTER (WHERE exit_reason = 'batch_interrupted') AS stopped
   FROM turns WHERE batch_id = %(id)s
 ), ended AS (
-  UPDATE batches SET ended_at = now(), event_seq = event_seq + 1, status = CASE
+  UPDATE batches SET ended_at = now(), event_seq = event_seq + 1, size = items, status = CASE
     WHEN stopped > 0 OR items = 0 THEN 'interrupted' WHEN completed = items THEN 'completed'
     WHEN completed = 0 THEN 'failed' ELSE 'completed_with_failures' END
   FROM counted WHERE id = %(id)s AND resumes = %(resumes)s AND status = 'running' AND ended_at IS NULL

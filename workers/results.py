@@ -70,12 +70,17 @@ def is_stored(app: Celery, turn_id: UUID) -> bool:
     return meta["status"] in states.READY_STATES
 
 
-def forget(app: Celery, task_id: UUID | str) -> None:
-    """Drop the stored result of a turn that starts anew, or of another task, so that nobody reads its old ending."""
+def forget(app: Celery, task_id: UUID | str) -> bool:
+    """Drop the stored result of a turn that starts anew, or of another task, so that nobody reads its old ending.
+
+    False when Redis was not there.
+    """
     try:
         _backend(app).forget(str(task_id))
     except UNREACHABLE as error:
         log.warning("result.not_forgotten", extra={"task_id": str(task_id), "reason": type(error).__name__})
+        return False
+    return True
 
 
 def _state(view: TurnView) -> tuple[str, Any]:

@@ -6,6 +6,9 @@ from decimal import Decimal
 from uuid import UUID, uuid4
 
 import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from orchestration import batch_steps
 from orchestration.errors import ErrorClass, ModelError
@@ -21,6 +24,7 @@ from tests.batch.orders import items, order, submit, told, turn_ids
 from tests.store.outcomes import answer, claim, ending, store
 from tests.support.scripted_model import asks, says
 from tests.support.workbench import Bench, in_thread, wait_until
+from workers.batching import stopping
 
 BROKEN = ModelError(ErrorClass.AUTH, "no key", status=401)
 
@@ -152,6 +156,40 @@ def test_an_item_that_its_user_had_interrupted_before_ends_as_that(bench: Bench)
 
     assert reasons(bench, batch) == ["interrupted_by_user"] * 2
     assert end(bench) == ["failed"], "none completed, and none was stopped by the batch"
+
+
+def test_a_batch_that_is_interrupted_while_items_are_being_stored_has_those_too(bench: Bench) -> None:
+    of = items(bench, "a", "b", "c")
+    wanted = order(of)
+    batch = batches.submitted(bench.database, wanted)
+    with bench.database.transaction() as storing:
+        assert batches.is_filling(storing, batch.id)
+        interrupted = in_thread(lambda: batch_moves.interrupt(bench.database, batch.id))
+        bench.wait_for_waiters()
+        assert batches.add(bench.database, batch.id, wanted, of[:2])
+    interrupted()
+
+    stop(bench, batch)
+    assert end(bench) == ["interrupted"]
+
+    view = batch_views.batch(bench.database, batch.id)
+    assert (view.size, view.ended) == (2, 2)
+
+
+def test_a_redis_that_is_away_is_rung_once_and_every_item_is_asked_to_end(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    batch = submit(bench, items(bench, *prompts(3)))
+    running = [claim(bench.database, turn_id) for turn_id in turn_ids(bench.database, batch.id)]
+    batch_moves.interrupt(bench.database, batch.id)
+
+    with redis.Redis(port=1, retry=Retry(NoBackoff(), 0)) as away:
+        stopping.stop_items(bench.database, away, batch.id)
+
+    assert [r.message for r in caplog.records if r.name == "workers.wakes"] == ["interrupt.not_rung"]
+    assert all(bench.row(turn.id)["interrupt_requested_at"] for turn in running)
+    for turn in running:
+        store(bench, turn, ending(turn, ExitReason.BATCH_INTERRUPTED))
 
 
 def test_an_ended_batch_cannot_be_interrupted_and_says_where_it_stands(bench: Bench) -> None:

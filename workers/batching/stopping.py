@@ -29,12 +29,14 @@ def interrupt(database: Database, keys: redis.Redis, batch_id: UUID) -> Batch:
 def stop_items(database: Database, keys: redis.Redis, batch_id: UUID, *, within_s: float | None = None) -> None:
     """Ask every live item of an interrupted batch to end, or those for which there is time.
 
-    Their results are sent by the sender: thousands may end here at once.
+    Their results are sent by the sender: thousands may end here at once. A Redis that does not take one bell is not asked
+    to take the others, each of which may cost seconds: the workers hear of it from Postgres.
     """
     ends_at = None if within_s is None else time.monotonic() + within_s
+    is_there = True
     for stopped in batch_steps.stop_items(database, batch_id):
-        if stopped.status is TurnStatus.RUNNING:
-            wakes.set_interrupt(keys, stopped.turn_id)
+        if stopped.status is TurnStatus.RUNNING and is_there:
+            is_there = wakes.set_interrupt(keys, stopped.turn_id)
         if ends_at is not None and time.monotonic() > ends_at:
             return
 
@@ -44,5 +46,6 @@ def resume(database: Database, keys: redis.Redis, app: Celery, batch_id: UUID, r
     resumed = batch_steps.resume(database, batch_id, raised)
     wakes.clear_interrupts(keys, resumed.turn_ids)
     for turn_id in resumed.turn_ids:
-        results.forget(app, turn_id)
+        if not results.forget(app, turn_id):
+            break  # as above: what it still has of the others is replaced when they end
     return resumed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import redis
 
@@ -11,7 +12,6 @@ from persistence.database import Database, Statements
 from workers.batching import stopping
 
 log = logging.getLogger(__name__)
-
 
 # The reaper waits for the end of a round: what there is no time for is left to the next one.
 _ROUND_S = 0.7
@@ -26,8 +26,11 @@ class Batches:
 
     def run_once(self, database: Statements) -> int:
         """How many batches were ended."""
+        ends_at = time.monotonic() + _ROUND_S
         for batch_id in batch_moves.to_stop(database):
-            stopping.stop_items(self._writes, self._keys, batch_id, within_s=_ROUND_S)
+            if (left_s := ends_at - time.monotonic()) <= 0:
+                break
+            stopping.stop_items(self._writes, self._keys, batch_id, within_s=left_s)
         ended = batch_moves.end_what_is_over(database)
         for batch_id, said in ended:
             log.info("batch.ended", extra={"batch_id": str(batch_id), **said})
