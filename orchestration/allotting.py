@@ -14,7 +14,14 @@ from persistence.errors import InboxGrew, LeaseLost
 from persistence.records.outcome import Ending
 from persistence.records.status import ExitReason, TurnStatus
 
-_OPTION = {ExitReason.COST_CAP: "--max-cost USD", ExitReason.TOKEN_CAP: "--max-tokens N"}
+# Of the items that are ended one by one, so many in a round: the reaper waits for its end.
+_MOST = 100
+
+# What raises the cap that all share, and, for an item that has begun, its own besides: it is not known which ended it.
+_OPTIONS = {
+    ExitReason.COST_CAP: ("--max-cost USD", "--cost USD"),
+    ExitReason.TOKEN_CAP: ("--max-tokens N", "--tokens N"),
+}
 
 
 def share_out(database: Statements, writes: Database) -> int:
@@ -44,18 +51,21 @@ def fits(left: Part, waiting: Sequence[Waiting]) -> list[UUID]:
 
 def _end_all(database: Statements, writes: Database, purse: Purse, waiting: Sequence[Waiting]) -> int:
     ended = 0
-    for reason, option in _OPTION.items():
+    for reason, (shared, own) in _OPTIONS.items():
         of_reason = [item for item in waiting if purse.left.lacks(item.needs) is reason]
-        message = (
-            "The cap of the batch has not enough left for this item:"
-            f" `perdure batch resume {purse.batch_id} {option}` raises it."
-        )
         fresh = [item.turn_id for item in of_reason if not item.has_past]
-        ended += len(allotments.end(database, purse, fresh, reason, message=message))
-        for item in of_reason:
-            if item.has_past:
-                ended += _end_one(writes, item.turn_id, Ending(reason, message=message))
+        begun = [item.turn_id for item in of_reason if item.has_past]
+        ended += len(allotments.end(database, purse, fresh, reason, message=_message(purse, shared)))
+        for turn_id in begun[:_MOST]:
+            ended += _end_one(writes, turn_id, Ending(reason, message=_message(purse, f"{shared} {own}")))
     return ended
+
+
+def _message(purse: Purse, options: str) -> str:
+    return (
+        "The cap of the batch has not enough left for this item:"
+        f" `perdure batch resume {purse.batch_id} {options}` raises it."
+    )
 
 
 def _end_one(writes: Database, turn_id: UUID, ending: Ending) -> int:

@@ -17,7 +17,7 @@ from persistence.errors import LeaseHeld, Refused
 from persistence.records.batch import Batch
 from persistence.records.status import ExitReason
 from tests.batch.orders import items, order, submit, turn_ids
-from tests.store.outcomes import claim
+from tests.store.outcomes import claim, ending, store
 from tests.support.scripted_model import says
 from tests.support.workbench import Bench, in_thread
 
@@ -131,6 +131,29 @@ def test_a_resumed_item_takes_only_what_it_has_not_spent(bench: Bench) -> None:
     assert allotments.waiting(bench.database, batch.id)[0].needs == Part(None, CAP - EACH)
     assert share_out(bench) == 1
     assert bench.run(turn_id).exit_reason is ExitReason.FINAL_ANSWER
+    bench.leave_unchecked(turn_id)
+
+
+def test_an_item_that_has_begun_is_told_both_caps_that_let_it_go_on(bench: Bench) -> None:
+    batch = capped(bench, 1, cost=CAP)
+    [turn_id] = turn_ids(bench.database, batch.id)
+    share_out(bench)
+    turn = claim(bench.database, turn_id)
+    store(bench, turn, ending(turn, ExitReason.PROVIDER_FAILED))
+    batch_moves.end_what_is_over(bench.database)
+    bench.database.rows("UPDATE batches SET max_cost_usd = %(cost)s", {"cost": EACH})
+    batch_steps.resume(bench.database, batch.id, Raise())
+
+    assert share_out(bench) == 1
+    told = bench.view(turn_id)
+    assert told.exit_reason is ExitReason.COST_CAP
+    assert f"perdure batch resume {batch.id} --max-cost USD --cost USD" in (told.message or "")
+    batch_moves.end_what_is_over(bench.database)
+
+    resumed = batch_steps.resume(bench.database, batch.id, Raise(cost=CAP, shared_cost=2 * CAP))
+
+    assert resumed.turn_ids == (turn_id,)
+    assert share_out(bench) == 1
     bench.leave_unchecked(turn_id)
 
 
