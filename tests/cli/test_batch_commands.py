@@ -90,7 +90,8 @@ def test_a_batch_is_run_and_its_results_are_printed_and_its_costs_added_up(place
 
     again = place.call("batch", "submit", file, "--set", model, "--wait")
     assert (again.code, again.out.strip()) == (2, batch_id)
-    assert "--again runs them once more" in again.err
+    assert f"`perdure batch resume {batch_id}` goes on" in again.err
+    assert "--again runs all once more" in again.err
     other = place.call("batch", "submit", file, "--set", model, "--again", "--wait")
     assert (other.code, other.out.strip() != batch_id) == (2, True)
 

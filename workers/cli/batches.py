@@ -242,8 +242,11 @@ def _tell_which(batch: Batch) -> None:
     from workers.cli import batch_render
 
     if batch.status.is_ending:
+        is_all = batch.status is BatchStatus.COMPLETED
+        more = "" if is_all else f" `perdure batch resume {batch.id}` goes on with those that are not completed,"
         notices.say(
-            f"batch {batch.id} has these very items and is {batch_render.words(batch.status)}: nothing is run; --again runs them once more"
+            f"batch {batch.id} has these very items and is {batch_render.words(batch.status)}: nothing is run;{more}"
+            " --again runs all once more"
         )
     elif batch.status is not BatchStatus.FILLING or not batch.is_new:
         notices.say(f"goes on with batch {batch.id}, which has these very items")
