@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import psycopg
@@ -92,7 +92,10 @@ class Database(Statements):
             try:
                 yield Transaction(pooled)
             except BaseException:
-                pooled.run("ROLLBACK", None)
+                with suppress(
+                    psycopg.Error
+                ):  # the connection is lost: it is not used again, and why it ends matters more
+                    pooled.run("ROLLBACK", None)
                 raise
             pooled.run("COMMIT", None)
         except psycopg.Error as error:

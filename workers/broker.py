@@ -7,6 +7,7 @@ full disk (MISCONF), a failover (READONLY, UNBLOCKED).
 from __future__ import annotations
 
 import logging
+import traceback
 from typing import Any
 
 from kombu import transport
@@ -28,7 +29,9 @@ class Channel(redis.Channel):
             return super()._brpop_read(**options)  # pyright: ignore[reportAttributeAccessIssue] (the stubs lack it)
         except _UNREADABLE as error:
             # Not what it says: a program may have sent its prompt in a form of its own.
-            log.warning("message.unreadable", extra={"reason": type(error).__name__})
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            told = {"reason": type(error).__name__, "at": f"{frame.filename}:{frame.lineno}"}
+            log.warning("message.unreadable", extra=told)
             return True
 
 

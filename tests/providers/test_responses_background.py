@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ops.dev.scripted_provider.script import Gate, broken, calls, hang, reply, status
-from orchestration.errors import AnswerLost, CallInterrupted, ErrorClass, ModelError
+from orchestration.errors import AnswerLost, CallInterrupted, ErrorClass, ModelError, OwnFault
 from orchestration.ports import BackgroundClient, Finish, KeyedClient, Reply, Started, TimeLimits
 from orchestration.providers.catalog import connect
 from orchestration.providers.settings import Api, ProviderSettings
@@ -351,6 +351,26 @@ def test_a_stop_of_the_one_attempt_waits_for_no_key_that_is_fetched_slowly(
         error = running.exception(PATIENCE_S)
 
     assert isinstance(error, CallInterrupted)
+
+
+def test_a_fault_of_ours_in_the_one_attempt_ends_the_answer_at_the_provider() -> None:
+    asked_for: list[str] = []
+
+    def script(peer: Peer) -> None:
+        while True:
+            first = peer.request()[0]
+            asked_for.append(first.split(" HTTP")[0])
+            is_start = first.startswith("POST /v1/responses HTTP")
+            peer.answer(200, b'{"id": "resp_1", "status": "queued"}' if is_start else document(Api.OPENAI_RESPONSES))
+
+    def fail(_: object) -> None:
+        raise LookupError("a fault of ours")
+
+    sent = request([user("Hello.")], limits=LIMITS)
+    with serving(script) as server, background(server.url) as asked, pytest.raises(OwnFault):
+        asked.reply(sent, stop=Stop(), on_text=fail)
+
+    assert asked_for == ["POST /v1/responses", "GET /v1/responses/resp_1", "POST /v1/responses/resp_1/cancel"]
 
 
 def test_the_one_attempt_ends_at_the_limit_of_the_call(provider: ScriptedProvider) -> None:

@@ -93,6 +93,21 @@ def test_a_transaction_that_fails_leaves_nothing_and_its_connection_is_usable(da
     assert [r["n"] for r in database.rows("SELECT n FROM kept")] == [2]
 
 
+def test_what_ends_a_transaction_is_told_though_its_connection_is_lost(
+    database: Database, other: psycopg.Connection
+) -> None:
+    def fail() -> None:
+        with database.transaction() as transaction:
+            transaction.rows("SELECT 1")
+            terminate(other)
+            wait_until(lambda: other.execute(f"{_OURS} AND state IS NOT NULL").fetchone() is None)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert database.one("SELECT 1 AS n")["n"] == 1
+
+
 def test_no_connection_is_left_in_a_transaction(database: Database, other: psycopg.Connection) -> None:
     with database.transaction() as transaction:
         transaction.rows("SELECT 1")

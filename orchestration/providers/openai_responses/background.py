@@ -19,7 +19,7 @@ from http import HTTPStatus
 import httpx2
 
 from orchestration.arrivals import Arrivals
-from orchestration.errors import AnswerLost, CallInterrupted, ConfigError, ErrorClass, ModelError
+from orchestration.errors import AnswerLost, CallInterrupted, ConfigError, ErrorClass, ModelError, OwnFault
 from orchestration.ports import BackgroundClient, ModelRequest, OnText, Reply, Started, StopSignal, TimeLimits
 from orchestration.providers.client import Dialect, ProviderClient
 from orchestration.providers.connections.watch import CallWatch
@@ -84,7 +84,7 @@ class ResponsesClient(ProviderClient, BackgroundClient):
                 self._pause(found.look_again_s or pause_s, ends_at, request.limits, stop)
                 pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
                 found = self.fetch(found, limits=request.limits, stop=stop, on_text=on_text)
-        except (ModelError, CallInterrupted) as error:
+        except (ModelError, CallInterrupted, OwnFault) as error:
             if isinstance(found, Started) and not isinstance(error, AnswerLost):
                 self._give_up(found)
             raise
@@ -154,8 +154,9 @@ class ResponsesClient(ProviderClient, BackgroundClient):
     def _tell(self, started: Started) -> bool:
         try:
             self.interrupt(started)
-        except ModelError as error:
-            log.warning("model.not_interrupted", extra={"provider": self.name, "error": error.error.value})
+        except (ModelError, OwnFault) as error:
+            why = error.error.value if isinstance(error, ModelError) else type(error.__cause__).__name__
+            log.warning("model.not_interrupted", extra={"provider": self.name, "error": why})
             return False
         return True
 
