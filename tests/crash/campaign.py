@@ -140,7 +140,7 @@ class Campaign:
         """What is stored of the turn, without what its users may write at any time."""
         found = self.bench.everything(self.turn_id)
         del found["inbox"]
-        for column in ("inbox_n", "interrupt_requested_at"):
+        for column in ("inbox_n", "interrupt_requested_at", "interrupt_reason"):
             del found["turns"][0][column]
         return found
 
