@@ -180,8 +180,9 @@ def take_back_from(database: Statements, workers: Sequence[str], *, limit: int =
 
 
 def owners(database: Statements) -> list[str]:
-    """The workers that carry a turn just now."""
-    return [r["worker"] for r in database.rows("SELECT DISTINCT worker FROM turns WHERE status = 'running'")]
+    """The workers that carry a turn just now, or have said that they may."""
+    found = database.rows("SELECT worker FROM turns WHERE status = 'running' UNION SELECT id FROM workers")
+    return [r["worker"] for r in found]
 
 
 def _take_back(database: Statements, rule: str, limit: int, workers: Sequence[str]) -> list[TakenBack]:

@@ -51,17 +51,22 @@ UPDATE turns SET dispatched_at = now() FROM chosen
 WHERE turns.id = chosen.id AND status = 'queued' RETURNING turns.id, queue"""
 
 # What a worker says of itself may be some seconds old: what is written of its turns is not. A tenth of the slots of a
-# worker that takes interactive turns, too, is kept free of batches: an item may take its slot for minutes.
-_ROOM = """
+# worker that takes interactive turns, too, is kept free of batches: an item may take its slot for minutes. In one statement,
+# so that a turn that is claimed meanwhile is counted once. Who has missed two renewals may be dead, and has no room.
+_ROOM = f"""
 WITH running AS (
   SELECT worker, count(*) AS n FROM turns WHERE status = 'running' GROUP BY worker
 ), there AS (
   SELECT slots - greatest(busy, coalesce(running.n, 0)) AS unused,
     CASE WHEN %(queue)s = 'batch' AND 'interactive' = ANY (string_to_array(queues, ',')) THEN slots / 10 ELSE 0 END AS kept
   FROM workers LEFT JOIN running ON running.worker = workers.id
-  WHERE seen_at > now() - interval '15 seconds' AND %(queue)s = ANY (string_to_array(queues, ','))
+  WHERE seen_at > now() - interval '7 seconds' AND %(queue)s = ANY (string_to_array(queues, ','))
 )
-SELECT coalesce(sum(greatest(unused - kept, 0)), 0) AS free, coalesce(sum(kept), 0) AS kept FROM there"""
+SELECT coalesce(sum(greatest(unused - kept, 0)), 0) AS free, coalesce(sum(kept), 0) AS kept,
+  (SELECT count(*) FROM turns WHERE status = 'queued' AND queue = %(queue)s AND dispatched_at <= now()) AS waiting,
+  (SELECT count(*) FROM turns WHERE status = 'queued' AND queue = %(queue)s
+    AND dispatched_at < now() - {RESEND_AFTER}) AS missed
+FROM there"""
 
 _WAITING = "SELECT count(*) AS n FROM turns WHERE status = 'queued' AND queue = %(queue)s AND dispatched_at <= now()"
 
@@ -81,16 +86,20 @@ ON CONFLICT (id) DO UPDATE SET slots = excluded.slots, busy = excluded.busy, stu
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Free slots of a queue's workers, beside those that are `kept` for others, and turns that were woken but not claimed."""
+    """Free slots of a queue's workers, beside those that are `kept` for others, and turns that were woken but not claimed.
+
+    `missed` are those among the latter whose wake was sent so long ago that it may have been lost.
+    """
 
     free: int
     kept: int
     waiting: int
+    missed: int = 0
 
 
 def room(database: Statements, queue: str) -> Room:
     row = database.one(_ROOM, {"queue": queue})
-    return Room(int(row["free"]), int(row["kept"]), waiting(database, queue))
+    return Room(int(row["free"]), int(row["kept"]), int(row["waiting"]), int(row["missed"]))
 
 
 def waiting(database: Statements, queue: str) -> int:
@@ -134,7 +143,7 @@ def report(database: Statements, worker: WorkerSigns) -> None:
 
 
 def forget(database: Statements, worker_id: str) -> None:
-    """A worker leaves in order."""
+    """A worker leaves in order, or is known to be dead."""
     database.rows("DELETE FROM workers WHERE id = %(id)s", {"id": worker_id})
 
 

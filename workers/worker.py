@@ -141,6 +141,8 @@ def _take_back_from_the_dead(parts: Parts) -> None:
     dead = [text for text, owner in owners.items() if owner and owner.is_of_this_host and not owner.is_alive]
     for turn in leases.take_back_from(database, dead) if dead else []:
         log.warning("turn.taken_back", extra={"turn_id": str(turn.turn_id), "worker": turn.worker})
+    for worker in dead:  # it has no room for other turns any more
+        queue.forget(database, worker)
 
 
 def _signs(parts: Parts, name: str | None, queues: Sequence[str], slots: int) -> WorkerSigns:

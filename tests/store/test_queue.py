@@ -177,6 +177,10 @@ def test_room_is_what_living_workers_of_the_queue_have_free(bench: Bench) -> Non
     assert queue.room(bench.database, "interactive") == Room(free=6, kept=0, waiting=1)
     assert queue.room(bench.database, "batch") == Room(free=8, kept=1, waiting=0)
 
+    bench.database.rows("UPDATE turns SET dispatched_at = now() - interval '6 s' WHERE dispatched_at IS NOT NULL")
+    woken(bench)
+    assert queue.room(bench.database, "interactive") == Room(free=6, kept=0, waiting=2, missed=1)
+
 
 def test_a_turn_that_was_claimed_since_its_worker_spoke_takes_room(bench: Bench) -> None:
     queue.report(bench.database, replace(SIGNS, busy=0))

@@ -26,10 +26,9 @@ class Dispatcher:
 
     def _dispatch(self, database: Statements, name: str) -> int:
         room = queue.room(database, name)
-        # With an empty queue and free slots, a turn that was woken and not claimed has lost its wake.
-        resend = room.waiting > 0 and room.free > 0 and self._is_empty(name)
-        depth = 1 if room.kept else _DEPTH
-        limit = min(depth * room.free - (0 if resend else room.waiting), _MOST)
+        # With an empty queue and free slots, a turn that was woken long ago and not claimed has lost its wake.
+        resend = room.missed > 0 and room.free > 0 and self._is_empty(name)
+        limit = share(room, resend=resend)
         if limit <= 0:
             return 0
         chosen = queue.dispatch(database, name, limit=limit, resend=resend)
@@ -38,3 +37,14 @@ class Dispatcher:
 
     def _is_empty(self, name: str) -> bool:
         return self._keys.llen(wakes.CELERY_QUEUE[name]) == 0
+
+
+def share(room: queue.Room, *, resend: bool) -> int:
+    """How many turns may be woken now; those whose wake was lost are among them if it is sent again.
+
+    Any other that was woken and not claimed yet is on its way: a worker has taken its wake from the queue, and will claim
+    it.
+    """
+    on_their_way = room.waiting - room.missed if resend else room.waiting
+    depth = 1 if room.kept else _DEPTH
+    return max(0, min(depth * room.free - on_their_way, _MOST))
