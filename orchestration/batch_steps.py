@@ -29,10 +29,14 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The items that are queued again, and those that stay as they are, each with why."""
+    """The items that are queued again, and those that stay as they are, each with why.
+
+    `has_reopened`: this resume began it, so the caps that all items share are raised; else none is, or another did both.
+    """
 
     turn_ids: tuple[UUID, ...]
     left: tuple[tuple[EndedItem, str], ...]
+    has_reopened: bool = True
 
 
 def stop_items(database: Database, batch_id: UUID) -> Iterator[Stopped]:
@@ -48,7 +52,8 @@ def resume(database: Database, batch_id: UUID, raised: Raise) -> Resumed:
     """Queue the items again that ended and are not completed, each with its caps raised, and let the batch go on.
 
     One that a cap ended is left as it is, unless that cap is raised, and so is one whose session has gone on without it.
-    A resume that died in the middle is finished by the next one. With nothing to queue the batch stays as it is.
+    A resume that died in the middle is finished by the next one, which raises no shared cap a second time. With nothing to
+    queue the batch stays as it is, and so do its caps.
     Raises NotFound; Refused for a batch that is not stored as a whole, or that somebody interrupts meanwhile.
     """
     if raised.is_negative:
@@ -58,13 +63,13 @@ def resume(database: Database, batch_id: UUID, raised: Raise) -> Resumed:
         raise Refused(f"batch {batch_id} is not stored as a whole yet: submit its file once more")
     if batch.status is BatchStatus.RUNNING and batch.is_interrupted:
         raise Refused(f"batch {batch_id} is still being interrupted: its last items end once a worker is there")
-    if raised.shared_tokens or raised.shared_cost:
-        batch_moves.raise_caps(database, batch_id, raised)
+    batch_moves.require_caps(database, batch_id, raised)
     found = batch_moves.ended_items(database, batch_id)
     left = [(item, why) for item in found if (why := _why_not(item, raised))]
     wanted = [item for item in found if not _why_not(item, raised)]
-    if batch.status is not BatchStatus.FILLING and (not wanted or batch_moves.reopen(database, batch) is None):
-        return Resumed((), tuple(left))
+    is_joined = batch.status is BatchStatus.FILLING
+    if not is_joined and (not wanted or batch_moves.reopen(database, batch, raised) is None):
+        return Resumed((), tuple(left), has_reopened=False)
     queued = [*_queue_unstarted(database, batch_id, wanted, raised)]
     for item in wanted:
         if item.has_started:
@@ -75,7 +80,7 @@ def resume(database: Database, batch_id: UUID, raised: Raise) -> Resumed:
             else:
                 queued.append(item.turn_id)
     batches.seal(database, batch_id, items=len(queued))
-    return Resumed(tuple(queued), tuple(left))
+    return Resumed(tuple(queued), tuple(left), has_reopened=not is_joined)
 
 
 def _why_not(item: EndedItem, raised: Raise) -> str | None:

@@ -34,6 +34,7 @@ SELECT {COLUMNS} FROM batches WHERE id = %(id)s"""
 _REOPEN = f"""
 WITH opened AS (
   UPDATE batches SET status = 'filling', sealed_at = NULL, interrupt_requested_at = NULL, ended_at = NULL,
+    max_tokens_total = max_tokens_total + %(tokens)s, max_cost_usd = max_cost_usd + %(cost)s,
     resumes = resumes + 1, event_seq = event_seq + 1
   WHERE id = %(id)s AND resumes = %(resumes)s AND status <> 'filling'
     AND (ended_at IS NOT NULL OR interrupt_requested_at IS NULL) RETURNING {COLUMNS}, event_seq
@@ -137,6 +138,10 @@ class Raise:
     shared_cost: Decimal = Decimal(0)
 
     @property
+    def has_shared(self) -> bool:
+        return bool(self.shared_tokens or self.shared_cost)
+
+    @property
     def is_negative(self) -> bool:
         return min(self.iterations, self.tokens, self.cost, self.shared_tokens, self.shared_cost) < 0
 
@@ -198,18 +203,22 @@ def ended_items(database: Statements, batch_id: UUID) -> list[EndedItem]:
     ]
 
 
-def reopen(database: Statements, batch: Batch) -> Batch | None:
-    """Make it `filling` again, for its items to be queued anew; None when somebody else has just done so."""
-    row = database.one_or_none(_REOPEN, {"id": batch.id, "resumes": batch.resumes})
+def reopen(database: Statements, batch: Batch, raised: Raise) -> Batch | None:
+    """Make it `filling` again, for its items to be queued anew, and raise the caps that all of them share.
+
+    In one statement, fenced by the resumes that were seen: whoever does the same again raises nothing twice. None when
+    somebody else has just done so.
+    """
+    params = {"id": batch.id, "resumes": batch.resumes, "tokens": raised.shared_tokens, "cost": raised.shared_cost}
+    row = database.one_or_none(_REOPEN, params)
     return None if row is None else Batch.from_row(row)
 
 
-def raise_caps(database: Statements, batch_id: UUID, raised: Raise) -> None:
-    """Raise the caps that all items share. Raises Refused where there is no such cap."""
+def require_caps(database: Statements, batch_id: UUID, raised: Raise) -> None:
+    """Raises Refused for a shared cap that is to be raised and that the batch has not got."""
     row = database.one_or_none(
-        """UPDATE batches SET max_tokens_total = max_tokens_total + %(tokens)s, max_cost_usd = max_cost_usd + %(cost)s
-           WHERE id = %(id)s AND (%(tokens)s = 0 OR max_tokens_total IS NOT NULL)
-             AND (%(cost)s = 0 OR max_cost_usd IS NOT NULL) RETURNING id""",
+        """SELECT 1 FROM batches WHERE id = %(id)s AND (%(tokens)s = 0 OR max_tokens_total IS NOT NULL)
+             AND (%(cost)s = 0 OR max_cost_usd IS NOT NULL)""",
         {"id": batch_id, "tokens": raised.shared_tokens, "cost": raised.shared_cost},
     )
     if row is None:

@@ -110,8 +110,8 @@ def submitted(database: Database, order: Order) -> Batch:
         )
     if row["caps_asked"] not in (None, order.caps):
         raise Refused(
-            f"batch {row['id']} has these very items and other caps for all of them together: raise them with `perdure"
-            f" batch resume {row['id']} --max-cost USD` (--max-tokens N), or submit it as it was"
+            f"batch {row['id']} has these very items and other caps for all of them together: submit it as it was, and"
+            f" raise them with `perdure batch resume {row['id']} --max-cost USD` (--max-tokens N) once they end any"
         )
     if row["status"] != BatchStatus.FILLING and row["size"] < len(order.items):
         raise Refused(

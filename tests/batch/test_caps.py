@@ -10,7 +10,7 @@ import pytest
 
 from orchestration import allotting, batch_steps
 from orchestration.allotting import fits
-from persistence import allotments, batch_moves, batches, inbox, queue
+from persistence import allotments, batch_moves, batch_views, batches, inbox, queue
 from persistence.allotments import Part, Waiting
 from persistence.batch_moves import Raise
 from persistence.errors import LeaseHeld, Refused
@@ -238,6 +238,41 @@ def test_the_same_items_with_other_caps_are_not_run_twice(bench: Bench) -> None:
     with pytest.raises(Refused, match=f"perdure batch resume {batch.id} --max-cost"):
         batches.submitted(bench.database, order(of, max_cost_usd=Decimal(3)))
 
-    batch_moves.raise_caps(bench.database, batch.id, Raise(shared_cost=Decimal(1)))
+    bench.database.rows("UPDATE batches SET max_cost_usd = max_cost_usd + 1 WHERE id = %(id)s", {"id": batch.id})
     again = batches.submitted(bench.database, order(of, max_cost_usd=Decimal("2.0")))
     assert again.id == batch.id, "the same command goes on with it, raised or not"
+
+
+def stopped(bench: Bench, batch: Batch) -> None:
+    batch_moves.interrupt(bench.database, batch.id)
+    list(batch_steps.stop_items(bench.database, batch.id))
+    batch_moves.end_what_is_over(bench.database)
+
+
+def shared_cost(bench: Bench, batch: Batch) -> Decimal | None:
+    return batch_views.batch(bench.database, batch.id).max_cost_usd
+
+
+def test_two_who_raise_the_shared_cap_at_once_raise_it_once(bench: Bench) -> None:
+    batch = capped(bench, 3, cost=CAP)
+    stopped(bench, batch)
+
+    more = Raise(shared_cost=CAP)
+    for fetch in [in_thread(lambda: batch_steps.resume(bench.database, batch.id, more)) for _ in range(6)]:
+        fetch()
+
+    assert shared_cost(bench, batch) == 2 * CAP
+
+
+def test_who_finishes_the_resume_of_another_or_finds_nothing_to_queue_raises_no_shared_cap(bench: Bench) -> None:
+    batch = capped(bench, 1, cost=CAP)
+    stopped(bench, batch)
+    more = Raise(shared_cost=CAP)
+    assert batch_moves.reopen(bench.database, batch_moves.find(bench.database, batch.id), more) is not None
+
+    finished = batch_steps.resume(bench.database, batch.id, more)
+    nothing = batch_steps.resume(bench.database, batch.id, more)
+
+    assert (len(finished.turn_ids), finished.has_reopened) == (1, False)
+    assert (nothing.turn_ids, nothing.has_reopened) == ((), False)
+    assert shared_cost(bench, batch) == 2 * CAP

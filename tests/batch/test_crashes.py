@@ -98,6 +98,26 @@ def test_an_interrupt_and_a_resume_that_die_anywhere_are_finished_by_the_same_ag
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
+def test_a_resume_that_dies_anywhere_and_is_called_again_raises_the_shared_cap_once(bench: Bench, when: str) -> None:
+    made: dict[int, Any] = {}
+
+    def resume(database: Database, nth: int) -> None:
+        if nth not in made:
+            made[nth] = submit(bench, items(bench, *"abc", iterations=nth, max_tokens_total=10), max_tokens=100)
+            batch_moves.interrupt(bench.database, made[nth].id)
+            list(batch_steps.stop_items(bench.database, made[nth].id))
+            batch_moves.end_what_is_over(bench.database)
+        batch_steps.resume(database, made[nth].id, Raise(shared_tokens=7))
+
+    died = everywhere(bench, when, resume)
+
+    assert died > 3
+    for batch in made.values():
+        view = batch_views.batch(bench.database, batch.id)
+        assert (view.max_tokens, view.resumes, view.items) == (107, 1, {TurnStatus.QUEUED: 3})
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
 def test_a_leader_that_dies_while_it_shares_out_gives_nothing_twice(bench: Bench, when: str) -> None:
     made: list[Any] = []
 

@@ -290,7 +290,7 @@ def test_a_resume_that_died_in_the_middle_is_finished_by_the_next(bench: Bench) 
     stop(bench, batch)
     end(bench)
     ended = batch_moves.find(bench.database, batch.id)
-    assert batch_moves.reopen(bench.database, ended) is not None
+    assert batch_moves.reopen(bench.database, ended, Raise()) is not None
     batch_moves.resume_unstarted(bench.database, batch.id, [first], Raise())
 
     assert end(bench) == [], "it does not end between two of its items"
@@ -364,7 +364,7 @@ def test_an_interrupt_in_the_middle_of_a_resume_stops_that_too(bench: Bench) -> 
     carried(bench, started, fails=True)
     stop(bench, batch)
     end(bench)
-    batch_moves.reopen(bench.database, batch_moves.find(bench.database, batch.id))
+    batch_moves.reopen(bench.database, batch_moves.find(bench.database, batch.id), Raise())
 
     stop(bench, batch)
 

@@ -259,6 +259,7 @@ def test_shared_caps_need_a_cap_of_each_item_and_are_shown(asked: Cli, tmp_path:
     assert "5000 tokens for all items" in asked("batch", "show", good.out.strip()).out
     raised = asked("batch", "resume", good.out.strip(), "--max-tokens", "500")
     assert (raised.code, raised.out.startswith("0 items")) == (0, True)
-    assert asked("batch", "show", good.out.strip(), "--json").json["max_tokens"] == 5500
+    assert "raised nothing: no item was there to go on with" in raised.err
+    assert asked("batch", "show", good.out.strip(), "--json").json["max_tokens"] == 5000
     no_such = asked("batch", "resume", good.out.strip(), "--max-cost", "5")
     assert (no_such.code, "has no such cap" in no_such.err) == (1, True)

@@ -201,7 +201,11 @@ def resume(
     from workers.cli import connecting, render, shapes
 
     with connecting.client() as client:
-        resumed = client.resume_batch(wanted, Raise(iterations, tokens, more, max_tokens, shared))
+        raised = Raise(iterations, tokens, more, max_tokens, shared)
+        resumed = client.resume_batch(wanted, raised)
+    if raised.has_shared and not resumed.has_reopened:
+        why = "an earlier resume was finished" if resumed.turn_ids else "no item was there to go on with"
+        notices.say(f"--max-cost and --max-tokens raised nothing: {why}; `perdure batch show {wanted}` has the caps")
     if as_json:
         left = [{"custom_id": i.custom_id, "turn_id": str(i.turn_id), "why": why} for i, why in resumed.left]
         print(shapes.line({"batch_id": str(wanted), "items": len(resumed.turn_ids), "left": left}))
