@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -39,6 +39,10 @@ class Resumed:
     has_reopened: bool = True
 
 
+def _forget_nothing(_turn_ids: Sequence[UUID]) -> None:
+    """Nothing is known of the items outside of Postgres."""
+
+
 def stop_items(database: Database, batch_id: UUID) -> Iterator[Stopped]:
     """Ask every live item of an interrupted batch to end. May be called again, by anybody, until none is live."""
     message = interrupted(ExitReason.BATCH_INTERRUPTED).message or ""
@@ -48,12 +52,15 @@ def stop_items(database: Database, batch_id: UUID) -> Iterator[Stopped]:
         yield Stopped(turn_id, interrupt(database, turn_id, ExitReason.BATCH_INTERRUPTED))
 
 
-def resume(database: Database, batch_id: UUID, raised: Raise) -> Resumed:
+def resume(
+    database: Database, batch_id: UUID, raised: Raise, *, forget: Callable[[Sequence[UUID]], None] = _forget_nothing
+) -> Resumed:
     """Queue the items again that ended and are not completed, each with its caps raised, and let the batch go on.
 
     One that a cap ended is left as it is, unless that cap is raised, and so is one whose session has gone on without it.
     A resume that died in the middle is finished by the next one, which raises no shared cap a second time. With nothing to
-    queue the batch stays as it is, and so do its caps.
+    queue the batch stays as it is, and so do its caps. `forget` drops what is known elsewhere of how items ended, before
+    they are queued: one that had begun may start at once, and end anew.
     Raises NotFound; Refused for a batch that is not stored as a whole, or that somebody interrupts meanwhile.
     """
     if raised.is_negative:
@@ -70,15 +77,19 @@ def resume(database: Database, batch_id: UUID, raised: Raise) -> Resumed:
     is_joined = batch.status is BatchStatus.FILLING
     if not is_joined and (not wanted or batch_moves.reopen(database, batch, raised) is None):
         return Resumed((), tuple(left), has_reopened=False)
-    queued = [*_queue_unstarted(database, batch_id, wanted, raised)]
-    for item in wanted:
-        if item.has_started:
-            try:
-                _queue(database, batch_id, item, raised)
-            except (Refused, NotFound) as error:
-                left.append((item, str(error)))
-            else:
-                queued.append(item.turn_id)
+    queued: list[UUID] = []
+    for part in _parts(wanted):
+        _forget(database, batch_id, part, forget)
+        unstarted = [item.turn_id for item in part if not item.has_started]
+        queued += batch_moves.resume_unstarted(database, batch_id, unstarted, raised)
+        for item in part:
+            if item.has_started:
+                try:
+                    _queue(database, batch_id, item, raised)
+                except (Refused, NotFound) as error:
+                    left.append((item, str(error)))
+                else:
+                    queued.append(item.turn_id)
     batches.seal(database, batch_id, items=len(queued))
     return Resumed(tuple(queued), tuple(left), has_reopened=not is_joined)
 
@@ -91,10 +102,12 @@ def _why_not(item: EndedItem, raised: Raise) -> str | None:
     return None
 
 
-def _queue_unstarted(database: Database, batch_id: UUID, wanted: Iterable[EndedItem], raised: Raise) -> Iterator[UUID]:
-    unstarted = [item.turn_id for item in wanted if not item.has_started]
-    for part in _parts(unstarted):
-        yield from batch_moves.resume_unstarted(database, batch_id, part, raised)
+def _forget(
+    database: Database, batch_id: UUID, items: Sequence[EndedItem], forget: Callable[[Sequence[UUID]], None]
+) -> None:
+    with database.transaction() as transaction:
+        if still := batch_moves.still_ended(transaction, batch_id, [item.turn_id for item in items]):
+            forget(still)
 
 
 def _queue(database: Database, batch_id: UUID, item: EndedItem, raised: Raise) -> None:
@@ -109,6 +122,6 @@ def _queue(database: Database, batch_id: UUID, item: EndedItem, raised: Raise) -
     )
 
 
-def _parts(turn_ids: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
-    for start in range(0, len(turn_ids), _AT_ONCE):
-        yield turn_ids[start : start + _AT_ONCE]
+def _parts(items: Sequence[EndedItem]) -> Iterator[Sequence[EndedItem]]:
+    for start in range(0, len(items), _AT_ONCE):
+        yield items[start : start + _AT_ONCE]

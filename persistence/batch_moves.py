@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from persistence.batches import COLUMNS
-from persistence.database import Statements
+from persistence.database import Statements, Transaction
 from persistence.errors import NotFound, Refused
 from persistence.records.batch import Batch
 from persistence.records.message import dumps
@@ -103,6 +103,13 @@ SELECT id, n, custom_id, exit_reason, started_at IS NOT NULL AS has_started, max
     AND (o.created_at, o.id) > (t.created_at, t.id)
     AND NOT coalesce(o.started_at IS NULL AND o.batch_id = t.batch_id, false)) AS has_successor
 FROM turns t WHERE batch_id = %(id)s AND ended_at IS NOT NULL AND status <> 'completed' ORDER BY n"""
+
+# Locked, so that nobody queues them meanwhile; and not those that somebody else has queued already, which may have a new
+# ending by now.
+_STILL_ENDED = """
+SELECT id FROM turns t WHERE batch_id = %(id)s AND id = ANY (%(ids)s::uuid[]) AND ended_at IS NOT NULL
+  AND status <> 'completed' AND EXISTS (SELECT FROM batches b WHERE b.id = t.batch_id AND b.status = 'filling')
+ORDER BY id FOR UPDATE OF t"""
 
 _RESUME_UNSTARTED = """
 WITH is_filling AS (
@@ -223,6 +230,11 @@ def require_caps(database: Statements, batch_id: UUID, raised: Raise) -> None:
     )
     if row is None:
         raise Refused(f"batch {batch_id} has no such cap for all of its items: leave --max-cost and --max-tokens out")
+
+
+def still_ended(transaction: Transaction, batch_id: UUID, turn_ids: Sequence[UUID]) -> list[UUID]:
+    """Those of the items that are yet to be queued again; nobody queues them until the transaction ends."""
+    return [r["id"] for r in transaction.rows(_STILL_ENDED, {"id": batch_id, "ids": list(turn_ids)})]
 
 
 def resume_unstarted(database: Statements, batch_id: UUID, turn_ids: Sequence[UUID], raised: Raise) -> list[UUID]:

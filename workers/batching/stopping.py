@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from uuid import UUID
 
 import redis
@@ -43,9 +44,13 @@ def stop_items(database: Database, keys: redis.Redis, batch_id: UUID, *, within_
 
 def resume(database: Database, keys: redis.Redis, app: Celery, batch_id: UUID, raised: Raise) -> Resumed:
     """Queue the items again that ended and are not completed. Raises NotFound, or Refused with what to do."""
-    resumed = batch_steps.resume(database, batch_id, raised)
-    wakes.clear_interrupts(keys, resumed.turn_ids)
-    for turn_id in resumed.turn_ids:
-        if not results.forget(app, turn_id):
-            break  # as above: what it still has of the others is replaced when they end
-    return resumed
+    is_there = True
+
+    def forget(turn_ids: Sequence[UUID]) -> None:
+        nonlocal is_there
+        if not is_there:
+            return  # as above: what it still has of the others is replaced when they end
+        wakes.clear_interrupts(keys, turn_ids)
+        is_there = all(results.forget(app, turn_id) for turn_id in turn_ids)
+
+    return batch_steps.resume(database, batch_id, raised, forget=forget)
