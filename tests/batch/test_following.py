@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from orchestration import batch_steps
 from persistence import batch_moves
 from persistence.batch_moves import Raise
+from persistence.records.batch import BatchStatus
+from persistence.records.status import TurnStatus
 from tests.batch.orders import items, submit, turn_ids
 from tests.support.scripted_model import says
-from tests.support.workbench import Bench
+from tests.support.workbench import Bench, WatchedDatabase
 from workers.cli import batch_following
 
 
@@ -62,3 +69,36 @@ def test_an_item_that_is_resumed_meanwhile_comes_again(bench: Bench) -> None:
     batch_moves.end_what_is_over(bench.database)
 
     assert [r.status for part in following for r in part] == ["completed"] * 2
+
+
+@pytest.mark.parametrize("into", [None, "out.jsonl"])
+def test_one_that_is_resumed_between_the_last_look_and_the_reading_of_its_end_is_followed_on(
+    bench: Bench, tmp_path: Path, into: str | None
+) -> None:
+    batch = submit(bench, items(bench, "a"))
+    [turn_id] = turn_ids(bench.database, batch.id)
+    batch_moves.interrupt(bench.database, batch.id)
+    list(batch_steps.stop_items(bench.database, batch.id))
+    batch_moves.end_what_is_over(bench.database)
+    bench.script(says("done"))
+    said: list[str] = []
+
+    def around(sql: str, statement: Callable[[], Any]) -> Any:
+        if said and bench.view(turn_id).status is TurnStatus.QUEUED:
+            bench.run(turn_id)
+            batch_moves.end_what_is_over(bench.database)
+        elif not said and "b.max_tokens_total" in sql:
+            batch_steps.resume(bench.database, batch.id, Raise())
+        return statement()
+
+    view = batch_following.to_the_end(
+        WatchedDatabase(bench.database, around),
+        batch.id,
+        None if into is None else tmp_path / into,
+        say=said.append,
+    )
+
+    assert (view.status, view.resumes) == (BatchStatus.COMPLETED, 1)
+    assert said == [f"batch {batch.id} had ended and was resumed: it is followed on"]
+    if into is not None:
+        assert [json.loads(line)["status"] for line in (tmp_path / into).read_text().splitlines()] == ["completed"]

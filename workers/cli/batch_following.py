@@ -79,6 +79,24 @@ def into_file(
     return batch_views.batch(database, batch_id)
 
 
+def to_the_end(database: Database, batch_id: UUID, path: Path | None, *, say: Callable[[str], None]) -> BatchView:
+    """Follow the batch until it has ended, into the file at `path` if one is given; how it ended.
+
+    One that somebody resumes before that is read has not: it is followed on. Raises BadResultFile, NotFound.
+    """
+    while True:
+        if path is not None:
+            view = into_file(database, batch_id, path, say=say, follows=True)
+        else:
+            progress = Progress(database, batch_id, say)
+            for part in follow(database, batch_id, say=say):
+                progress.look(len(part))
+            view = _waiting_out(partial(batch_views.batch, database, batch_id), say)
+        if view.status.is_ending:
+            return view
+        say(f"batch {batch_id} had ended and was resumed: it is followed on")
+
+
 class Progress:
     """Says now and then how far a batch is, and once that nobody is there to move it."""
 

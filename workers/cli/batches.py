@@ -220,17 +220,10 @@ def resume(
 
 def _wait(database: Database, batch_id: UUID, output: Path | None) -> int:
     """Follow the batch to its end, into a file if one is given; the exit code that stands for it. Ctrl-C leaves it."""
-    from persistence import batch_views
     from workers.cli import batch_following, batch_render
 
     try:
-        if output is not None:
-            view = batch_following.into_file(database, batch_id, output, say=notices.say, follows=True)
-        else:
-            progress = batch_following.Progress(database, batch_id, notices.say)
-            for part in batch_following.follow(database, batch_id, say=notices.say):
-                progress.look(len(part))
-            view = batch_views.batch(database, batch_id)
+        view = batch_following.to_the_end(database, batch_id, output, say=notices.say)
     except KeyboardInterrupt:
         notices.say(
             f"left batch {batch_id}, which goes on; come back with the same command, or stop it with"
