@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import BinaryIO
 
@@ -14,7 +14,7 @@ from persistence.database import Database
 from persistence.records.agent import AgentSettings
 from persistence.records.batch import Batch, BatchStatus, Item, Order
 from persistence.submission import DEFAULT_TENANT
-from workers import asked_agent
+from workers import asked_agent, config
 from workers.batching import input_file
 from workers.batching.input_file import Keys, Line, Problem
 from workers.config import DEFAULT_AGENT, Config
@@ -60,13 +60,14 @@ def submit(database: Database, configured: Config, file: BinaryIO, wanted: Wante
         batch = batches.submitted(database, order)
         if batch.status is not BatchStatus.FILLING or _fill(database, batch, order):
             return batch
+        order = replace(order, is_again=False)  # another run was asked for once, and may have ended by now
 
 
 def read(database: Database, configured: Config, file: BinaryIO, wanted: Wanted) -> Order:
     """The file as an order of items. Raises BadBatch with everything that is wrong with it."""
     agents = _Agents(configured, wanted)
-    agents.settings_of(None, {})  # what is wrong for every item is one sentence, not one for each line
     lines, problems = input_file.read(file, wanted.keys)
+    agents.check_common(lines)
     items: list[Item] = []
     for line in lines:
         try:
@@ -118,6 +119,16 @@ class _Agents:
     def __init__(self, configured: Config, wanted: Wanted) -> None:
         self._config, self._wanted = configured, wanted
         self._known: dict[str, tuple[AgentSettings, str]] = {}
+
+    def check_common(self, lines: Sequence[Line]) -> None:
+        """What is wrong for many items as one sentence, not one for each line; nothing that no item needs.
+
+        Raises PerdureError.
+        """
+        if any(line.agent is None and not line.settings for line in lines):
+            self.settings_of(None, {})
+        elif any(line.agent is None for line in lines):
+            config.resolve_agent(self._config, self._wanted.agent, self._wanted.overrides)
 
     def settings_of(self, agent: str | None, settings: Mapping[str, object]) -> tuple[AgentSettings, str]:
         """The agent of an item and its digest. Raises PerdureError with a sentence."""
