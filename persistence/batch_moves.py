@@ -98,7 +98,7 @@ _TO_STOP = """
 SELECT id FROM batches WHERE ended_at IS NULL AND status = 'running' AND interrupt_requested_at IS NOT NULL ORDER BY id"""
 
 _ENDED_ITEMS = """
-SELECT id, n, custom_id, exit_reason, started_at IS NOT NULL AS has_started, max_tokens_total, max_cost_usd,
+SELECT id, custom_id, exit_reason, started_at IS NOT NULL AS has_started,
   EXISTS (SELECT FROM turns o WHERE o.session_id = t.session_id AND o.id <> t.id
     AND (o.created_at, o.id) > (t.created_at, t.id)
     AND NOT coalesce(o.started_at IS NULL AND o.batch_id = t.batch_id, false)) AS has_successor
