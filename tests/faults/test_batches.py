@@ -299,7 +299,9 @@ def test_an_interrupt_reaches_the_items_that_are_under_way(bench: Bench) -> None
 
 
 def test_an_interactive_turn_does_not_wait_behind_a_batch(bench: Bench) -> None:
-    """AC-42: the items keep every slot that a batch may have, and go on keeping it."""
+    """AC-42: the items keep every slot that a batch may have, and go on keeping it. One that was just killed has none."""
+    [dead] = bench.yard.workers(1)
+    dead.kill()
     bench.yard.workers(1)
     steps = [reply("done", gate=bench.gate("items"))]
     batch = Batch(bench, [{"input": f"{CANARY} {n}"} for n in range(60)], model(bench, steps))
