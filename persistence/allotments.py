@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from uuid import UUID
 
+from persistence import unstarted
 from persistence.database import Statements
 from persistence.records.message import dumps
 from persistence.records.status import ExitReason
@@ -52,21 +53,7 @@ WITH held AS ({_TAKE})
 UPDATE turns SET awaits_allotment = false FROM held
 WHERE turns.batch_id = held.id AND turns.id = ANY (%(ids)s::uuid[]) AND awaits_allotment RETURNING turns.id"""
 
-_END = """
-WITH wanted AS (
-  SELECT id FROM turns WHERE batch_id = %(id)s AND id = ANY (%(ids)s::uuid[]) AND awaits_allotment AND ended_at IS NULL
-    AND started_at IS NULL AND inbox_n = 0 ORDER BY id FOR UPDATE
-), ended AS (
-  UPDATE turns t SET status = 'incomplete', exit_reason = %(reason)s, result = %(result)s::json, ended_at = now(),
-    fencing_token = fencing_token + 1, position = position + 1, event_seq = event_seq + 1
-  FROM wanted WHERE t.id = wanted.id RETURNING t.id, t.event_seq, t.resumes
-), told AS (
-  INSERT INTO events (turn_id, seq, type, payload)
-  SELECT id, event_seq, 'turn.ended', json_build_object('status', 'incomplete', 'exit_reason', %(reason)s::text) FROM ended
-), delivery AS (
-  INSERT INTO deliveries (turn_id, resumes, kind, next_at) SELECT id, resumes, 'celery_result', now() FROM ended
-)
-SELECT id FROM ended"""
+_END = unstarted.ending("id = ANY (%(ids)s::uuid[]) AND awaits_allotment ORDER BY id FOR UPDATE", "incomplete")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from persistence import unstarted
 from persistence.batches import COLUMNS
 from persistence.database import Statements, Transaction
 from persistence.errors import NotFound, Refused
@@ -70,24 +71,11 @@ INSERT INTO batch_events (batch_id, seq, type, payload)
 SELECT id, event_seq, 'batch.ended', json_build_object('status', status, 'completed', completed, 'incomplete', incomplete,
   'interrupted', interrupted, 'failed', failed) FROM ended, counted RETURNING batch_id, payload"""
 
-# Items that never started, as the checkpoint of a foreign ending would end each of them: there is nothing to answer, nor
-# anything of them in their session. One whose inbox holds something is left to that.
-_END_UNSTARTED = """
-WITH wanted AS (
-  SELECT id FROM turns WHERE batch_id = %(id)s AND ended_at IS NULL AND status = 'queued' AND started_at IS NULL
-    AND inbox_n = 0 ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-), ended AS (
-  UPDATE turns t SET status = 'interrupted', exit_reason = %(reason)s, result = %(result)s::json, ended_at = now(),
-    interrupt_requested_at = coalesce(interrupt_requested_at, now()), interrupt_reason = %(reason)s,
-    fencing_token = fencing_token + 1, position = position + 1, event_seq = event_seq + 1
-  FROM wanted WHERE t.id = wanted.id RETURNING t.id, t.event_seq, t.resumes
-), told AS (
-  INSERT INTO events (turn_id, seq, type, payload)
-  SELECT id, event_seq, 'turn.ended', json_build_object('status', 'interrupted', 'exit_reason', %(reason)s::text) FROM ended
-), delivery AS (
-  INSERT INTO deliveries (turn_id, resumes, kind, next_at) SELECT id, resumes, 'celery_result', now() FROM ended
+_END_UNSTARTED = unstarted.ending(
+    "status = 'queued' ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED",
+    "interrupted",
+    " interrupt_requested_at = coalesce(interrupt_requested_at, now()), interrupt_reason = %(reason)s,",
 )
-SELECT id FROM ended"""
 
 # Not those whose worker knows already.
 _LIVE = """

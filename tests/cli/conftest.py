@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from persistence.database import Database
 from tests.cli.bench import API_KEY, CONFIG, Done, Place
 from tests.cli.bench import place as open_place
 from workers.cli.main import main
@@ -87,3 +88,20 @@ def reads(place: Place, cli: Callable[..., Done], monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PERDURE_HOME", str(place.home))
     monkeypatch.setenv("PERDURE_CONFIG", str(place.config))
     return cli
+
+
+@pytest.fixture
+def asked(
+    cli: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, database_url: str, redis_url: str
+) -> Callable[..., Done]:
+    """The command line in this process, before servers that are all right, without a worker."""
+    monkeypatch.setenv("PERDURE_DATABASE_URL", database_url)
+    monkeypatch.setenv("PERDURE_REDIS_URL", redis_url)
+    return cli
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    opened = Database(database_url, connections=1, name="test")
+    yield opened
+    opened.close()

@@ -30,21 +30,6 @@ NOBODY = "0198c0de-7a11-7c3e-9a52-3f2b8f6a1c04"
 TABLES = ("turns", "sessions", "agents", "messages", "inbox", "events", "deliveries")
 
 
-@pytest.fixture
-def asked(cli: Cli, monkeypatch: pytest.MonkeyPatch, database_url: str, redis_url: str) -> Cli:
-    """The command line before servers that are all right."""
-    monkeypatch.setenv("PERDURE_DATABASE_URL", database_url)
-    monkeypatch.setenv("PERDURE_REDIS_URL", redis_url)
-    return cli
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    opened = Database(database_url, connections=1, name="test")
-    yield opened
-    opened.close()
-
-
 def refuses(done: Done, code: int, *words: str) -> None:
     """One line on stderr that says all of `words`, and nothing else anywhere."""
     assert done.code == code, done.err

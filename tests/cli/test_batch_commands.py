@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -30,21 +30,6 @@ def a_file(folder: Path, *items: Any, name: str = "in.jsonl") -> str:
     path = folder / name
     path.write_text("".join(f"{json.dumps(item)}\n" for item in items))
     return str(path)
-
-
-@pytest.fixture
-def asked(cli: Cli, monkeypatch: pytest.MonkeyPatch, database_url: str, redis_url: str) -> Cli:
-    """The command line in this process, before servers without a worker."""
-    monkeypatch.setenv("PERDURE_DATABASE_URL", database_url)
-    monkeypatch.setenv("PERDURE_REDIS_URL", redis_url)
-    return cli
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    opened = Database(database_url, connections=1, name="test")
-    yield opened
-    opened.close()
 
 
 def count(database: Database, table: str) -> int:

@@ -13,12 +13,13 @@ from workers.cli import arguments, exits, notices
 from workers.cli.arguments import Agent, AsJson, Priority, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
     from typing import BinaryIO
     from uuid import UUID
 
     from persistence.database import Database
     from persistence.records.batch import Batch
+    from workers.batching.input_file import Problem
 
 app = typer.Typer(name="batch", help="Many turns made from one file.", rich_markup_mode=None)
 
@@ -85,10 +86,7 @@ def submit(
         try:
             batch = client.submit_batch(opened, wanted)
         except BadBatch as error:
-            for problem in error.problems[:_MOST_TOLD]:
-                notices.say(f"{file}, {problem}")
-            more = len(error.problems) - _MOST_TOLD
-            notices.say((f"and {more} more lines; " if more > 0 else "") + "nothing was stored: mend the file first")
+            _tell_problems(file, error.problems)
             return exits.REFUSED
         if as_json:
             print(shapes.line({"batch_id": str(batch.id), "items": batch.size}), flush=True)
@@ -98,6 +96,13 @@ def submit(
         if not wait and output is None:
             return exits.DONE
         return _wait(client.database, batch.id, output)
+
+
+def _tell_problems(file: str, problems: Sequence[Problem]) -> None:
+    for problem in problems[:_MOST_TOLD]:
+        notices.say(f"{file}, {problem}")
+    more = len(problems) - _MOST_TOLD
+    notices.say((f"and {more} more lines; " if more > 0 else "") + "nothing was stored: mend the file first")
 
 
 @app.command()
